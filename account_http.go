@@ -19,7 +19,7 @@ func accountWing(s *server) wing {
 		}},
 		sweeps: []func(*tx) (int64, error){func(t *tx) (int64, error) {
 			t.quiet()
-			return t.removeTokens(newStamp(s.keepTokens.before(s.now())), sweptAtOnce), nil
+			return t.removeTokens(newStamp(s.keepTokens.before(s.now())), t.limits.swept), nil
 		}},
 	}
 }

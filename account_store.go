@@ -244,7 +244,7 @@ func (q *queries) acceptedBase(url string) (bool, error) {
 }
 
 // tokens returns a page of the tokens of an owner, newest first. No index has them by account, so that of one
-// account goes through at most maxListRows.
+// account goes through at most limits.listRows.
 func (q *queries) tokens(o owner, before string, limit int) (p listPage[tokenRow], err error) {
 	list := tokenTable.list()
 	condition, args := o.narrow(``, `t.account_id`)

@@ -107,7 +107,7 @@ func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 			}
 		})
 	}
-	for i := range size(100, 300) {
+	for i := range size(40, 300) {
 		plan := fmt.Sprint("plan ", i)
 		s.do("PATCH", "/licenses/"+id, seatBody("plan", plan), auth).is(200)
 		s.verifyKey(key, "a").is(200).tells("license.plan", plan)

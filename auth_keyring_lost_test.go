@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,7 +57,7 @@ func TestInit_makesNoKeysWhereTheDatabaseHasIssuedSomething(t *testing.T) {
 	if len(tables) < 9 {
 		t.Fatalf("the schema has sealed columns in %v only", tables)
 	}
-	for table := range tables {
+	for n, table := range slices.Sorted(maps.Keys(tables)) {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
 			o := newOperator(t)
@@ -64,16 +66,23 @@ func TestInit_makesNoKeysWhereTheDatabaseHasIssuedSomething(t *testing.T) {
 			must(t, os.Remove(key))
 			err := o.fails("restore it from your copy", "init")
 			lacks(t, fmt.Sprint(err), "init")
-			for _, args := range [][]string{{"serve", "-addr", "127.0.0.1:0"}, {"key", "list"}, {"key", "add"},
+			for i, args := range [][]string{{"serve", "-addr", "127.0.0.1:0"}, {"key", "list"}, {"key", "add"},
 				{"token", "issue", "-scope", scopeLeads, "-account", o.account}} {
+				if i != n%4 && !inFull() {
+					continue
+				}
 				lacks(t, fmt.Sprint(o.fails("restore it from your copy", args...)), "init")
 			}
-			status := o.do("status", "-json")
-			contains(t, status, "key: no key file at "+key+": restore it from your copy")
-			lacks(t, status, "init")
-			check, _ := o.try("check")
-			contains(t, check, "restore it from your copy")
-			lacks(t, check, "init")
+			if n%2 == 0 || inFull() {
+				status := o.do("status", "-json")
+				contains(t, status, "key: no key file at "+key+": restore it from your copy")
+				lacks(t, status, "init")
+			}
+			if n%2 == 1 || inFull() {
+				check, _ := o.try("check")
+				contains(t, check, "restore it from your copy")
+				lacks(t, check, "init")
+			}
 			if _, err := os.Lstat(key); err == nil {
 				t.Error("a key file was made")
 			}

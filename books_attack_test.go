@@ -582,6 +582,7 @@ func TestBooks_whateverHappensEachDayIsInTheBooksOnce(t *testing.T) {
 	sequentialUnderRace(t)
 	for seed := range seeds(size(2, 4)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
 			eachProduct(t, func(t *testing.T, k *bookkeeper) {
 				h := &bookHistory{bookkeeper: k, random: random(t, seed), orders: map[string]string{},
 					outside: map[businessDate]bool{}}

@@ -74,6 +74,7 @@ func TestBooks_tokensAreReplacedOnceAMinuteAtMost(t *testing.T) {
 	t.Parallel()
 	for _, life := range []any{notSaid, 0, 10, 60, 90, -1, "1800", nil} {
 		t.Run(fmt.Sprint(life), func(t *testing.T) {
+			t.Parallel()
 			eachProduct(t, func(t *testing.T, k *bookkeeper) {
 				k.time(2 * time.Hour)
 				k.xero.life, k.fortnox.life = life, life

@@ -341,6 +341,7 @@ func TestBooks_afterEachFaultADayIsLookedForAndInTheBooksOnce(t *testing.T) {
 		faultNonsense: true, faultHuge: true, fault429After: true, fault401After: true, faultResetBefore: false,
 		fault500: false, fault429: false, fault401: false, fault404: false, fault413: false} {
 		t.Run(string(fault), func(t *testing.T) {
+			t.Parallel()
 			sequentialUnderRace(t)
 			eachProduct(t, func(t *testing.T, k *bookkeeper) {
 				x := k.dueDay()
@@ -419,6 +420,7 @@ func TestBooks_whatIsNotFoundAfterADisconnectionIsSentAgainOnlyWhenItIsAskedFor(
 	t.Parallel()
 	for i, by := range []string{"nobody", "date", "id"} {
 		t.Run(by, func(t *testing.T) {
+			t.Parallel()
 			if i > 0 {
 				sequentialUnderRace(t)
 			}

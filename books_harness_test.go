@@ -442,7 +442,8 @@ func answering(
 	return web.URL, func() *http.Request { return got }
 }
 
-// eachProduct runs a test in a bubble with each product.
+// eachProduct runs a test in a bubble with each product. A subtest that calls it is parallel too: otherwise it waits
+// until every test before it has had its turn, and the next subtest begins only then.
 func eachProduct(t *testing.T, f func(t *testing.T, k *bookkeeper)) {
 	for _, product := range productNames() {
 		t.Run(product, func(t *testing.T) {

@@ -42,7 +42,9 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 	keys, err := loadKeyring(o.env["WIDGETD_KEY"])
 	must(t, err)
 	var lost, failing *bookConnection
+	var now stamp
 	o.change(func(t *tx) (err error) {
+		now = t.now
 		ago := func(d time.Duration) stamp { return t.now.after(-d) }
 		lost, err = addBooks(t, keys, o.account, productXero,
 			func(c *bookConnection) { c.NeedsReconnectAt = ago(time.Hour) })
@@ -99,9 +101,9 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 		"1 connection with books waits for its owner since " + lost.NeedsReconnectAt.day() + ": 'widgetd books list'",
 		"1 connection with books gets no usable answer since " + failing.FailingSince.day() +
 			": 'widgetd books list'",
-		"1 entry failed since " + newStamp(time.Now()).after(-2*heldTooLong).day() +
+		"1 entry failed since " + now.after(-2*heldTooLong).day() +
 			": 'widgetd books export list -state failed'",
-		"1 entry held since " + newStamp(time.Now()).after(-heldTooLong).day() +
+		"1 entry held since " + now.after(-heldTooLong).day() +
 			": 'widgetd books export list -state held'",
 	} {
 		if !slices.Contains(lines, want) {

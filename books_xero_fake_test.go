@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -139,6 +140,24 @@ func makeXeroFake(t testing.TB, now func() time.Time, base string) *xeroFake {
 	}
 	f.consent = f.companies[:1]
 	return f
+}
+
+// twin serves a fake that knows who has agreed to what, as this one does now, until the test ends.
+func (f *xeroFake) twin(t testing.TB) *xeroFake {
+	other := newXeroFake(t, f.now)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	other.number, other.accesses = f.number, maps.Clone(f.accesses)
+	for token, refresh := range f.refreshes {
+		same := *refresh
+		other.refreshes[token] = &same
+	}
+	for _, link := range f.links {
+		same := *link
+		same.company = other.companies[slices.Index(f.companies, link.company)]
+		other.links = append(other.links, &same)
+	}
+	return other
 }
 
 // newID returns an id in the form of a UUID. The caller holds f.mu, or nobody else knows f.

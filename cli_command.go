@@ -108,7 +108,9 @@ type env struct {
 	typed          map[string]string // the options that were typed, by name
 	values         map[string]string // of every option that the command takes, see take
 	now            func() time.Time
+	callLimit      time.Duration         // for a call to an address of 'widgetd watch'; 0: watchLimit
 	opened         *store                // the database, while withStore has it open
+	shared         *store                // the database, which tests keep open; nil: withStore opens it
 	installed      string                // directory of the installation: installedDir; "": none is looked for
 	uid            int                   // of the user as whom the program acts
 	caller         string                // name of the user who called it, see callingUser
@@ -277,9 +279,11 @@ func (e *env) withStore(f func(*store) error) error {
 	if err != nil {
 		return err
 	}
-	st, err := openStore(path, storeOptions{noCheckpoints: true, now: e.now})
-	if err != nil {
-		return err
+	st := e.shared
+	if st == nil {
+		if st, err = openStore(path, storeOptions{noCheckpoints: true, now: e.now}); err != nil {
+			return err
+		}
 	}
 	e.opened = st
 	if e.asksVendors() {
@@ -294,6 +298,9 @@ func (e *env) withStore(f func(*store) error) error {
 			e.note("rows of %s can't be read and were left out, such as %s (%s): run 'widgetd check'\n",
 				row.table, cmp.Or(row.id, "one"), row.cause)
 		}
+	}
+	if st == e.shared {
+		return err
 	}
 	return errors.Join(err, st.close())
 }

@@ -31,7 +31,9 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.t = t
+			close := o.keepsOpen()
 			story(t, o)
+			close()
 		})
 	}
 	o.t = t
@@ -517,10 +519,15 @@ func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T
 		"token issue": {"-scope", "admin"}, "webhook add": {"-type", "lead.created"},
 		"order erase": {"-order", newID("ord", time.Now())},
 		"app add":     {"-home-page", "https://a.example", "-redirect-uri", "https://a.example/", "-scope", "x"}}
+	dispatch := func(name, args []string) (string, error) {
+		e, out, _ := s.envAt(false, strings.NewReader(""))
+		err := e.dispatch(slices.Concat(name, args))
+		return out.String(), err
+	}
 	for _, c := range commandsOf(nouns()) {
 		var usage usageError
 		if args, unknown := unknownArguments(c, more); unknown {
-			out, err := s.command(append(strings.Fields(c.name), args...)...)
+			out, err := dispatch(strings.Fields(c.name), args)
 			if err == nil || errors.As(err, &usage) || out != "" || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s %q: %v is taken for a wrong command line, or it printed %s", c.name, args, err, out)
 			}
@@ -533,7 +540,7 @@ func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T
 			wrong = wrong[:1] // its words are those of another
 		}
 		for _, args := range wrong {
-			if _, err := s.command(append(strings.Fields(c.name), args...)...); !errors.As(err, &usage) {
+			if _, err := dispatch(strings.Fields(c.name), args); !errors.As(err, &usage) {
 				t.Errorf("%s %q: %v is no usage error", c.name, args, err)
 			}
 		}

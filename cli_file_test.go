@@ -271,15 +271,21 @@ func TestOwner_refusesWhatOthersHavePutBesideADatabase(t *testing.T) {
 		return func() { os.Remove(path) }
 	}
 	for db, uid := range map[string]int{"widgetd": 0, "own": other} {
-		for _, suffix := range []string{".db-journal", ".db-wal", ".db-shm", ".db-txid", ".db-promoting", ".epoch",
+		for i, suffix := range []string{".db-journal", ".db-wal", ".db-shm", ".db-txid", ".db-promoting", ".epoch",
 			".epoch.new", ".sock"} {
+			if i%4 > 0 && uid == other && !inFull() {
+				continue
+			}
 			remove := plant(db+suffix, nobody)
 			refuses(uid, db, db+suffix, "account", "list")
 			remove()
 		}
 		remove := plant(db+".db-journal", nobody)
-		for _, line := range []string{"check", "status", "upgrade", "promote", "serve -addr 127.0.0.1:0", "key add",
+		for i, line := range []string{"check", "status", "upgrade", "promote", "serve -addr 127.0.0.1:0", "key add",
 			"backup " + closed + "/copy.db"} {
+			if i%4 > 0 && uid == other && !inFull() {
+				continue
+			}
 			refuses(uid, db, db+".db-journal", strings.Fields(line)...)
 		}
 		remove()

@@ -227,7 +227,7 @@ func (d *demo) newServer(e *env, st *store, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	d.cards.store, d.ledger.onItsWay = st, d.onItsWay
+	d.cards.store, d.ledger.cleared = st, d.cleared
 	d.cards.paid = func(ctx context.Context, id string) error {
 		return st.update(ctx, func(t *tx) error {
 			t.lookAt(id)

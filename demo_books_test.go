@@ -1,15 +1,17 @@
 package main
 
 import (
-	"fmt"
+	"context"
 	"html"
 	"io"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestDemoBooks_pageShowsWhatItsBooksWouldGet(t *testing.T) {
@@ -83,46 +85,56 @@ func TestDemoBooks_pageShowsWhatItsBooksWouldGet(t *testing.T) {
 // TestDemoBooks_areConnectedWithBooksOfTheDemosOwn runs a demo twice over the same files: each run has other books.
 func TestDemoBooks_areConnectedWithBooksOfTheDemosOwn(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	for i := range 2 {
-		t.Run(fmt.Sprint("run ", i+1), func(t *testing.T) { useDemoBooks(t, startDemo(t, "-dir", dir)) })
-	}
+	moveDemo(t, demoDawn, "UTC", func(d *movedDemo) {
+		d.useBooks()
+		d.close()
+		d.open(d.clock)
+		d.useBooks()
+	})
 }
 
-// useDemoBooks connects a demo's account with the demo's books once more, as its owner would, and looks at what they
-// have been sent.
-func useDemoBooks(t *testing.T, text string) {
-	base, books := printed(t, text, "The service behind it"), printed(t, text, "Test books, in place of Fortnox")
-	ask := func(method, address, body string) (int, string) {
-		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
-		must(t, err)
+// asks sends a request with the demo's token to the service or to the books, by their addresses, and follows the
+// redirects from one to the other.
+func (d *movedDemo) asks(method, address, body string) (status int, answer string) {
+	d.t.Helper()
+	for range 3 {
+		r := httptest.NewRequest(method, address, strings.NewReader(body))
+		r.RemoteAddr = demoAddress
 		r.Header.Set("Content-Type", "application/json")
-		if strings.HasPrefix(address, base) {
-			r.Header.Set("Authorization", "Bearer "+captures(`(?m)^TOKEN=(\S+)$`, text)[0])
+		w, of := httptest.NewRecorder(), d.ledger.handler()
+		if strings.HasPrefix(address, d.base) {
+			r.Header.Set("Authorization", "Bearer "+d.token)
+			of = d.server
 		}
-		res, err := http.DefaultClient.Do(r)
-		must(t, err)
-		defer res.Body.Close()
-		answer, err := io.ReadAll(res.Body)
-		must(t, err)
-		return res.StatusCode, string(answer)
+		of.ServeHTTP(w, r)
+		if status, answer = w.Code, w.Body.String(); status != http.StatusFound {
+			break
+		}
+		address = w.Header().Get("Location")
 	}
-	status, link := ask("POST", base+"/books/connections", `{"product":"fortnox"}`)
+	return status, answer
+}
+
+// useBooks connects a demo's account with the demo's books once more, as its owner would, and looks at what they have
+// been sent.
+func (d *movedDemo) useBooks() {
+	t, base, books := d.t, d.base, d.ledger.base
+	t.Helper()
+	status, link := d.asks("POST", base+"/books/connections", `{"product":"fortnox"}`)
 	at := captures(`"authorize_url":"([^"]*)"`, link)
 	if status != 200 || len(at) != 1 || !strings.HasPrefix(at[0], books+"/agree?") {
 		t.Fatalf("the link is %d %s", status, link)
 	}
-	status, page := ask("GET", at[0], "")
+	status, page := d.asks("GET", at[0], "")
 	contains(t, page, "<title>Connected", "Trattoria Altstadt i Malmö AB")
 	if status != 200 {
 		t.Errorf("it is %d", status)
 	}
-	_, has := ask("GET", base+"/books/connections", "")
+	_, has := d.asks("GET", base+"/books/connections", "")
 	if strings.Count(has, `"state":"in_use"`) != 1 || strings.Count(has, `"state":"choosing"`) != 1 {
 		t.Errorf("the connections are %s", has)
 	}
-	clearsAtDemoBooks(t, func() string { _, booked := ask("GET", books, ""); return booked })
+	d.sendsToBooks()
 	for address, want := range map[string]int{
 		base + "/books/connections": 409, books + "/agree?redirect_uri=https%3A%2F%2Felsewhere.example%2F": 400,
 	} {
@@ -130,41 +142,29 @@ func useDemoBooks(t *testing.T, text string) {
 		if want == 409 { // the demo has no application at Xero, and asks nothing there
 			method, body = "POST", `{"product":"xero"}`
 		}
-		if status, answer := ask(method, address, body); status != want {
+		if status, answer := d.asks(method, address, body); status != want {
 			t.Errorf("%s: %d %s", address, status, answer)
 		}
 	}
 }
 
-// clearsAtDemoBooks waits until the days and payouts of a month are in a demo's books, and holds the balances below
-// them against their lines: what is on the clearing account is at the provider or on its way.
-func clearsAtDemoBooks(t *testing.T, read func() string) {
-	t.Helper()
-	const amount = `(-?[\d.]+)`
-	end := regexp.MustCompile(`Clearing account 1580: ` + amount + `\n.* on its way to the bank: ` + amount +
-		`\n.* 1589, .*: ` + amount)
-	page, found := "", make([]string, 4)
-	for range 100_000 { // the worker sends them beside this
-		page = read()
-		found = end.FindStringSubmatch(page)
-		if strings.Count(page, "\nW ") >= 2*demoDays-4 && found != nil && found[1] == found[2] {
-			break
-		}
+// sendsToBooks lets the worker send the days and payouts of a month to the demo's books, of which a connection may
+// send twenty in five seconds. What their page says is true before that, too.
+func (d *movedDemo) sendsToBooks() {
+	d.t.Helper()
+	clearsAtDemoBooks(d.t, d.shows(d.ledger.handler(), "/"))
+	ctx, stop := context.WithCancel(d.t.Context())
+	ended := make(chan struct{})
+	go func() { newBooksWorker(booksOf(d.server)).run(ctx); close(ended) }()
+	time.Sleep(2 * time.Minute)
+	stop()
+	<-ended
+	page := d.shows(d.ledger.handler(), "/")
+	if n := strings.Count(page, "\nW "); n < 2*demoDays-4 {
+		d.t.Errorf("%d vouchers", n)
 	}
-	contains(t, page, "W 1, ", "(widgetd:acct_", "Received by card", "Fees of the provider", "On its way to the bank")
-	if found == nil || found[1] != found[2] || len(found[1]) < len("100.00") {
-		t.Fatalf("the books end with %q\n%s", found, page)
-	}
-	for account, want := range map[string]string{"1580": found[1], "1589": found[3]} {
-		sum := 0.0
-		line := regexp.MustCompile(`(?m)^ +` + account + ` +` + amount + ` +` + amount)
-		for _, sides := range line.FindAllStringSubmatch(page, -1) {
-			debit, err := strconv.ParseFloat(sides[1], 64)
-			must(t, err)
-			credit, err := strconv.ParseFloat(sides[2], 64)
-			must(t, err)
-			sum += debit - credit
-		}
-		equal(t, "the lines of "+account, strconv.FormatFloat(sum, 'f', 2, 64), want)
+	contains(d.t, page, "W 1, ", "(widgetd:acct_", "Received by card", "Fees of the provider", "On its way to the bank")
+	if has := clearsAtDemoBooks(d.t, page); len(has.booked) < len("100.00") || has.unbooked == "0.00" {
+		d.t.Errorf("the books end with %v", has)
 	}
 }

@@ -22,6 +22,23 @@ import (
 	"time"
 )
 
+// demoDawn is what the clock of each demo begins with: half past four in Zurich on the last day of summer time, when
+// yesterday has ended and is not in the books yet.
+var demoDawn = time.Date(2026, 10, 24, 2, 30, 0, 0, time.UTC)
+
+// demoClock is the clock of the demos that run beside tests, so that none depends on the hour at which it runs.
+var demoClock = func() func() time.Time {
+	began := time.Now()
+	return func() time.Time { return demoDawn.Add(time.Since(began)) }
+}()
+
+// demoEnv is what a command of a demo gets, which has this clock.
+func demoEnv(ctx context.Context, clock func() time.Time, stdout, stderr io.Writer) *env {
+	return &env{ctx: ctx, now: clock, getenv: func(string) string { return "" }, stdin: strings.NewReader(""),
+		stdout: stdout, stderr: stderr, nouns: nouns(), commands: commandsOf(nouns()), installed: installedDir,
+		uid: os.Geteuid(), caller: callingUser(os.Getenv)}
+}
+
 // A runningDemo is a demo that serves.
 type runningDemo struct {
 	text  string        // what it printed before it served
@@ -37,7 +54,7 @@ func runDemo(more ...string) (*runningDemo, error) {
 	ended := make(chan error, 1)
 	args := append([]string{"demo", "-addr", "127.0.0.1:0"}, more...)
 	go func() {
-		err := run(ctx, args, func(string) string { return "" }, in, &log)
+		err := demoEnv(ctx, demoClock, in, &log).dispatch(args)
 		in.CloseWithError(fmt.Errorf("the demo ended: %v", err))
 		ended <- err
 	}()
@@ -60,21 +77,26 @@ func runDemo(more ...string) (*runningDemo, error) {
 	return d, nil
 }
 
-// demoFiles returns the directory of a demo's files that have a past, which takes hundreds of calls, and of which no
-// run has made anything yet.
+// demoFiles returns the directory of a demo's files that have a past until demoDawn, which takes hundreds of calls, and
+// of which no run has made anything yet.
 var demoFiles = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "widgetd-demo-test-"); err != nil {
 		return "", err
 	}
 	afterAll(func() error { return os.RemoveAll(dir) })
-	e := &env{ctx: context.Background(), now: time.Now, nouns: nouns(), commands: commandsOf(nouns()),
-		getenv: func(string) string { return "" },
-		files:  map[string]string{"db": filepath.Join(dir, "widgetd.db"), "key": filepath.Join(dir, "widgetd.key")}}
-	d := &demo{dir: dir, clock: time.Now}
-	const at = "http://127.0.0.1:"
-	d.place(at+"1", at+"2", at+"3", at+"4", at+"5", e.files["db"])
+	d, e := placedDemo(context.Background(), dir, func() time.Time { return demoDawn })
 	return dir, d.makeFiles(e, slog.New(slog.DiscardHandler))
 })
+
+// placedDemo returns a demo that nobody reaches, whose files are or will be in a directory, and what it runs with.
+func placedDemo(ctx context.Context, dir string, clock func() time.Time) (*demo, *env) {
+	e := demoEnv(ctx, clock, io.Discard, io.Discard)
+	e.files = map[string]string{"db": filepath.Join(dir, "widgetd.db"), "key": filepath.Join(dir, "widgetd.key")}
+	d := &demo{dir: dir, clock: clock}
+	const at = "http://127.0.0.1:"
+	d.place(at+"1", at+"2", at+"3", at+"4", at+"5", e.files["db"])
+	return d, e
+}
 
 // copyDemo copies the files of demoFiles into a directory.
 func copyDemo(dir string) error {
@@ -151,6 +173,57 @@ func printed(t testing.TB, text, label string) string {
 		t.Fatalf("no %q in\n%s", label, text)
 	}
 	return found[1]
+}
+
+// A demoFeed is the feed of events of a demo's account from now on.
+type demoFeed struct {
+	t             testing.TB
+	events, token string // address, and what it is read with
+	after         string // cursor
+}
+
+// followDemo begins to follow the events of a demo that printed a text.
+func followDemo(t testing.TB, text string) *demoFeed {
+	t.Helper()
+	f := &demoFeed{t, printed(t, text, "The service behind it") + "/events?after=",
+		captures(`(?m)^TOKEN=(\S+)$`, text)[0], "now"}
+	f.next("")
+	return f
+}
+
+// next returns the orders of the events that there are, or that come within the seconds that it waits.
+func (f *demoFeed) next(more string) (subjects []string) {
+	f.t.Helper()
+	r, err := http.NewRequestWithContext(f.t.Context(), "GET", f.events+f.after+more, nil)
+	must(f.t, err)
+	r.Header.Set("Authorization", "Bearer "+f.token)
+	res, err := http.DefaultClient.Do(r)
+	must(f.t, err)
+	defer res.Body.Close()
+	var page struct {
+		Data []struct {
+			Subject string `json:"order_id"` // if it is an order
+		}
+		Next string
+	}
+	must(f.t, json.NewDecoder(res.Body).Decode(&page))
+	failIf(f.t, res.StatusCode != http.StatusOK, "the feed answers %s", res.Status)
+	f.after = page.Next
+	for _, e := range page.Data {
+		subjects = append(subjects, e.Subject)
+	}
+	return subjects
+}
+
+// await returns after an event of a kind of a wanted order.
+func (f *demoFeed) await(kind eventType, wanted func(subject string) bool) {
+	f.t.Helper()
+	for range 20 { // of fifteen seconds
+		if slices.ContainsFunc(f.next("&wait=15&type="+string(kind)), wanted) {
+			return
+		}
+	}
+	f.t.Fatalf("there is no event %s", kind)
 }
 
 // A browser is Chromium behind its driver (W3C WebDriver).
@@ -360,10 +433,13 @@ func (b *browser) fitsInFrame(address, except, more string) {
 	}
 }
 
+// pictures is the directory for pictures of what the browser shows; "": none are taken.
+func pictures() string { return os.Getenv("WIDGETD_TEST_PICTURES") }
+
 // screenshot saves what the browser shows, when a place for pictures is named.
 func (b *browser) screenshot(name string) {
 	b.t.Helper()
-	dir := os.Getenv("WIDGETD_TEST_PICTURES")
+	dir := pictures()
 	if dir == "" {
 		return
 	}

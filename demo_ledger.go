@@ -20,8 +20,9 @@ type demoLedger struct {
 	company bookOrganisation
 	now     func() time.Time
 
-	// onItsWay returns what is to be on the clearing accounts, as the service knows it.
-	onItsWay func(currency string) (int64, error)
+	// cleared returns what is to be on the clearing accounts by the vouchers that are here, as the service knows it,
+	// and what it knows of the days that have no voucher yet.
+	cleared func(currency string) (booked, unbooked int64, err error)
 
 	mu     sync.Mutex
 	booked []bookedEntry // the earliest first
@@ -134,7 +135,7 @@ const (
 
 // showBooked lists what was booked, as text, and what is on those two accounts then.
 func (l *demoLedger) showBooked(w http.ResponseWriter, _ *http.Request) {
-	onItsWay, err := l.onItsWay(fortnoxCurrency)
+	booked, unbooked, err := l.cleared(fortnoxCurrency)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -154,8 +155,9 @@ func (l *demoLedger) showBooked(w http.ResponseWriter, _ *http.Request) {
 	}
 	fmt.Fprintf(w, `
 Clearing account %s: %s
-As the service knows it, the provider has this, or it is on its way to the bank: %s
+As the service knows it, of the days above the provider has this, or it is on its way to the bank: %s
+And this of days that are not above, each of which is booked from two hours after its end on: %s
 Account of transit %s, of what has arrived there: %s
-`, demoClearing, formatSigned(balance[demoClearing]), formatSigned(onItsWay), demoTransit,
+`, demoClearing, formatSigned(balance[demoClearing]), formatSigned(booked), formatSigned(unbooked), demoTransit,
 		formatSigned(balance[demoTransit]))
 }

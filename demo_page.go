@@ -206,7 +206,12 @@ type demoRevenue struct {
 func (d *demo) showRevenue(w http.ResponseWriter, r *http.Request) {
 	shown := demoRevenue{Account: d.account, Ledger: d.ledger.base, Date: r.FormValue("date")}
 	if !isBusinessDate(shown.Date) {
-		shown.Date = d.yesterday
+		calendar, err := d.server.store.businessCalendar(d.account)
+		if err != nil {
+			showText(w, http.StatusInternalServerError, "Revenue", err.Error())
+			return
+		}
+		shown.Date = dateBefore(calendar.dateOf(d.now()))
 	}
 	books := "/books/connections/" + d.examples["books"]
 	for path, answer := range map[string]any{"/revenue/days": &shown.Month, "/revenue/days/" + shown.Date: &shown.Day,

@@ -19,7 +19,8 @@ type demoTill struct {
 }
 
 func newDemoTill(t testing.TB) *demoTill {
-	p := newDemoProvider(newStripeProvider(nil, stripeBase), "http://127.0.0.1:8083", "http://127.0.0.1:8081", time.Now)
+	p := newDemoProvider(newStripeProvider(nil, stripeBase), "http://127.0.0.1:8083", "http://127.0.0.1:8081",
+		func() time.Time { return demoDawn })
 	p.paid = func(context.Context, string) error { return nil }
 	return &demoTill{p, t}
 }
@@ -27,7 +28,7 @@ func newDemoTill(t testing.TB) *demoTill {
 // starts begins an attempt of 20.00.
 func (d *demoTill) starts(reference string) *payment {
 	d.t.Helper()
-	p := &payment{ID: newID("pay", time.Now()), Method: methodCard, Amount: 2000, Currency: "CHF",
+	p := &payment{ID: newID("pay", demoDawn), Method: methodCard, Amount: 2000, Currency: "CHF",
 		State: paymentCreated}
 	d.does(opCreate, p, 2000, reference)
 	return p
@@ -99,9 +100,9 @@ func TestDemoProvider_goesOnFromTheRows(t *testing.T) {
 	t.Parallel()
 	d := newDemoTill(t)
 	row := func(state string, authorized, captured, refunded int64) *payment {
-		return &payment{ID: newID("pay", time.Now()), Method: methodCard, Amount: 2000, Currency: "CHF", State: state,
+		return &payment{ID: newID("pay", demoDawn), Method: methodCard, Amount: 2000, Currency: "CHF", State: state,
 			Authorized: authorized, Captured: captured, Refunded: refunded,
-			CaptureBefore: newStamp(time.Now()).after(time.Hour)}
+			CaptureBefore: newStamp(demoDawn).after(time.Hour)}
 	}
 	open, authorized, captured := row(paymentPending, 0, 0, 0), row(paymentAuthorized, 2000, 0, 0),
 		row(paymentPartRefunded, 0, 2000, 500)
@@ -139,7 +140,7 @@ func TestDemoProvider_paysOutOnceWhatIsOwed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	must(t, copyDemo(dir))
-	st := openTestStore(t, filepath.Join(dir, "widgetd.db"), storeOptions{})
+	st := openTestStore(t, filepath.Join(dir, "widgetd.db"), storeOptions{now: func() time.Time { return demoDawn }})
 	count := func(query string) int64 {
 		t.Helper()
 		n, err := oneValue[int64](st.queries, query)
@@ -160,7 +161,7 @@ func TestDemoProvider_paysOutOnceWhatIsOwed(t *testing.T) {
 	account, err := oneValue[string](st.queries, `SELECT account_id FROM payouts LIMIT 1`)
 	must(t, err)
 	c := &openConnection{&paymentConnection{AccountID: account}, connectionSecrets{}}
-	later := time.Now().AddDate(0, 0, 3)
+	later := demoDawn.AddDate(0, 0, 3)
 	owes := func(step, forget string) map[string]int64 {
 		t.Helper()
 		must(t, st.update(t.Context(), func(t *tx) error { t.exec(forget); return nil }))

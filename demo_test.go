@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -11,7 +12,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestDemo_printsALineOfEachEventThatItsWebhookGets waits for the test that enables the webhook.
@@ -55,7 +55,7 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 		`"status":410`,
 		"kitchen-display",
 	}
-	ran, token, order := 0, "", ""
+	ran, token, order, events := 0, "", "", followDemo(t, text)
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "TOKEN=") {
 			if token != "" || !wholeToken.MatchString(line) {
@@ -72,15 +72,8 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 			order = string(found[1])
 			payAsAGuest(t, string(found[2]))
 		}
-		for range 1000 { // what was accepted is captured beside this
-			if !strings.HasSuffix(line, "/accept -H \"Authorization: Bearer $TOKEN\"\n") || err != nil {
-				break
-			}
-			show, err := exec.Command("sh", "-c", token+strings.Replace(strings.Replace(line, "/accept", "", 1),
-				"-X POST", "", 1)).CombinedOutput()
-			if err != nil || strings.Contains(string(show), `"state":"paid"`) {
-				break
-			}
+		if strings.Contains(line, "/accept ") { // it is captured beside this
+			events.await(eventOrderPaid, func(subject string) bool { return subject == order })
 		}
 		for range 100 { // where the machine is busy, health waits too short for its proof
 			if !strings.Contains(string(out), `"status":"warn"`) {
@@ -122,7 +115,7 @@ func TestDemo_pageRefusesFormsThatAreNotItsOwn(t *testing.T) {
 		must(t, err)
 		return res.StatusCode, res.Header.Get("Location") + string(text)
 	}
-	pizza, unknown := url.Values{"Pizza Margherita": {"1"}}, newID("ord", time.Now())
+	pizza, unknown := url.Values{"Pizza Margherita": {"1"}}, newID("ord", demoDawn)
 	for _, c := range []struct {
 		path   string
 		form   url.Values
@@ -165,13 +158,14 @@ func payAsAGuest(t testing.TB, payURL string) {
 
 func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	sequentialUnderRace(t)
+	dir := filepath.Join(t.TempDir(), "kept")
+	must(t, errors.Join(os.Mkdir(dir, 0o700), copyDemo(dir))) // of files that are made elsewhere, and stay
 	t.Setenv("TMPDIR", t.TempDir())
 	var db string
 	t.Run("run", func(t *testing.T) { db = printed(t, startDemo(t, "-dir", ""), "Its database") })
 	if _, err := os.Stat(filepath.Dir(db)); err == nil {
 		t.Errorf("%s is still there", filepath.Dir(db))
 	}
-	dir := filepath.Join(t.TempDir(), "kept")
 	keys := map[string]bool{}
 	for range 2 {
 		t.Run("kept", func(t *testing.T) {
@@ -238,7 +232,7 @@ func listsHaveTextInEveryCell(o *operator) {
 	first := func(noun string) string { return o.objects(noun, "list")[0]["id"].(string) }
 	account := o.objects("webhook", "list")[0]["account_id"].(string)
 	ids := map[string]string{"LICENSE": first("license"), "WEBHOOK": first("webhook"),
-		"PAYOUT": o.objects("payout", "list", "-account", account)[0]["id"].(string)}
+		"PAYOUT": o.objects("payout", "list", "-account", account, "-from", "2026-09-24")[0]["id"].(string)}
 	ran, wrong := 0, regexp.MustCompile(`\b0x[0-9a-f]{6}|<nil>|%!`)
 	for _, c := range commandsOf(nouns()) {
 		option := "-wide"
@@ -266,6 +260,7 @@ func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver") // before the demo starts
 	dir := t.TempDir()
+	must(t, copyDemo(dir))
 	text := startDemo(t, "-dir", dir)
 	b := startBrowser(t)
 	page := printed(t, text, "A lunch menu on a partner's site")
@@ -305,12 +300,15 @@ func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {
 	b.find(`//h1[text()="Thank you for your order"]`)
 	b.click(`//a[@href="/orders"]`)
 	b.screenshot("demo-orders.png")
-	b.click(`//button[text()="Accept"]`)
 	s := openTestStore(t, filepath.Join(dir, "widgetd.db"), storeOptions{noCheckpoints: true})
-	for n := 0; n == 0; { // what was accepted is captured beside this
-		must(t, s.one(`SELECT count(*) FROM orders WHERE state = 'paid' AND total = 2200 AND reference IS NULL`,
-			nil, &n))
-	}
+	events := followDemo(t, text)
+	b.click(`//button[text()="Accept"]`)
+	events.await(eventOrderPaid, func(subject string) bool { // what was accepted is captured beside this
+		n := 0
+		must(t, s.one(`SELECT count(*) FROM orders WHERE state = 'paid' AND total = 2200 AND reference IS NULL
+			AND id = ?`, []any{subject}, &n))
+		return n > 0
+	})
 	b.open(page + "orders")
 	b.click(`//button[text()="Refund"]`)
 	b.find(`//li/p[contains(., "CHF 22.00 given back")]`)

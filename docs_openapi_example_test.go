@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -18,6 +19,7 @@ type exampleFixture struct {
 	admin string
 	lease string            // the token of the device
 	real  map[string]string // what an id or a key of the examples is here
+	spent bool              // a request has changed something since the operation began, see fixtures
 }
 
 // exampleOf returns the example of a member or a parameter that holds an id.
@@ -30,15 +32,44 @@ func exampleOf(t testing.TB, names ...string) string {
 	return text
 }
 
+// filled is the fixture that a test has asked for first, as it was then, with its database. All others begin with a
+// copy.
+var filled struct {
+	sync.Once
+	exampleFixture
+	database []byte
+	xero     *xeroFake
+	ready    time.Time // when it was
+}
+
+// newExampleFixture starts a service that has what the examples name.
 func newExampleFixture(t testing.TB, change ...func(*storeOptions, *serverOptions)) *exampleFixture {
 	t.Helper()
-	xero := newXeroFake(t, time.Now)
-	toLoopback := func(_ *storeOptions, o *serverOptions) {
+	filled.Do(func() { fillExamples(t) })
+	xero, began := filled.xero.twin(t), time.Now()
+	change = append(change, withoutAddressLimits, atLoopback(xero), func(o *storeOptions, _ *serverOptions) {
+		// What the examples name is as old as it was when it was made: a lease is renewed once it is a minute old.
+		o.now = func() time.Time { return filled.ready.Add(time.Since(began)) }
+	})
+	f := &exampleFixture{service: serviceWith(t, filled.database, filled.account, filled.keys, change...),
+		admin: filled.admin, lease: filled.lease, real: maps.Clone(filled.real)}
+	maps.Copy(f.told.secrets, filled.told.secrets)
+	return f
+}
+
+// atLoopback lets a service reach its own machine, and finds Xero there.
+func atLoopback(xero *xeroFake) func(*storeOptions, *serverOptions) {
+	return func(_ *storeOptions, o *serverOptions) {
 		o.outboundAllow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 		o.urls = map[string]string{"xero-url": xero.base}
 	}
-	change = append(change, withoutAddressLimits, toLoopback)
-	f := &exampleFixture{service: newService(t, change...), real: map[string]string{}}
+}
+
+// fillExamples makes filled.
+func fillExamples(t testing.TB) {
+	t.Helper()
+	xero := newXeroFake(t, time.Now)
+	f := &exampleFixture{service: newService(t, withoutAddressLimits, atLoopback(xero)), real: map[string]string{}}
 	f.change(func(t *tx) error { return t.setRate(f.account, 1_000_000) })
 	f.admin = "Authorization: Bearer " + f.token(f.account, scopeAdmin)
 	widget := f.addWidget(f.account)
@@ -67,7 +98,19 @@ func newExampleFixture(t testing.TB, change ...func(*storeOptions, *serverOption
 	p, err := f.store.app(anyAccount, f.real[exampleOf(t, "app_id")])
 	f.check(err)
 	_, f.real[exampleOf(t, "grant_id")] = f.appToken(p, f.account, scopeOrders)
-	return f
+	f.closeStore()
+	filled.exampleFixture, filled.database, filled.xero = *f, fileBytes(t, f.store.path), xero
+	filled.ready = time.Now()
+	f.store, err = openStore(f.store.path, storeOptions{}) // for the harness, which closes it
+	f.check(err)
+}
+
+// do is the service's, and notes that something has changed.
+func (f *exampleFixture) do(method, path, body string, headers ...string) answer {
+	f.t.Helper()
+	a := f.service.do(method, path, body, headers...)
+	f.spent = f.spent || a.status < 400 && !slices.Contains([]string{"GET", "HEAD", "OPTIONS"}, method)
+	return a
 }
 
 // addBooks connects the account with the fake of Xero, confirms the mapping of the examples, and asks for the
@@ -290,24 +333,22 @@ var before = map[string]func(*exampleFixture){
 	},
 }
 
-// fixtures hands out one service for many operations, and another one behind an operation that ends what the
-// examples of others name.
+// fixtures hands out one service for many operations, and another one once a request of an operation has ended what
+// the examples of others name.
 type fixtures struct {
 	t      testing.TB
 	last   *exampleFixture
+	ends   bool // the last operation is one that ends something
 	change []func(*storeOptions, *serverOptions)
 }
 
 func (all *fixtures) next(o *operation) *exampleFixture {
 	all.t.Helper()
-	f := all.last
-	if f == nil {
-		f = newExampleFixture(all.t, all.change...)
+	if all.last == nil || all.ends && all.last.spent {
+		all.last = newExampleFixture(all.t, all.change...)
 	}
-	if all.last = f; slices.Contains(ending, o.id()) {
-		all.last = nil
-	}
-	return f
+	all.last.spent, all.ends = false, slices.Contains(ending, o.id())
+	return all.last
 }
 
 // ending are the operations whose examples end what others name.

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/mail"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -43,7 +44,21 @@ func child(n node, names ...string) node {
 }
 
 // resolve follows the reference of an object that is one.
-func resolve(n node) node { return resolveIn(openapiDocument(), n) }
+func resolve(n node) node {
+	ref, ok := n["$ref"].(string)
+	if !ok {
+		return n
+	}
+	target, known := references.Load(ref)
+	if !known {
+		target, _ = references.LoadOrStore(ref, resolveIn(openapiDocument(), n))
+	}
+	return target.(node)
+}
+
+// references are what those of the document lead to, by their texts; documentedMembers are the results of
+// propertiesOf, by the schema: most answers are judged by the same few.
+var references, documentedMembers sync.Map
 
 func resolveIn(doc, n node) node {
 	for {
@@ -624,13 +639,24 @@ func parts(schema node) (all []node) {
 	return all
 }
 
-// propertiesOf returns the members that a schema documents, by name.
+// propertiesOf returns the members that a schema documents, by name. Schemas are not changed while tests run.
 func propertiesOf(schema node) map[string]node {
+	type found struct {
+		of  node // which keeps it, and so its address, in use
+		all map[string]node
+	}
+	at := reflect.ValueOf(schema).Pointer()
+	if known, ok := documentedMembers.Load(at); ok {
+		return known.(found).all
+	}
 	all := map[string]node{}
 	for _, part := range append(parts(schema), schema) {
 		for name, property := range child(part, "properties") {
 			all[name] = property.(node)
 		}
+	}
+	if schema != nil {
+		documentedMembers.Store(at, found{schema, all})
 	}
 	return all
 }

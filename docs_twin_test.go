@@ -130,6 +130,7 @@ func TestDocs_findWhatIsAsked(t *testing.T) {
 	programsOrSkip(t, "chromium", "chromedriver")
 	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
 	b := startBrowser(t)
+	b.open(root + "/docs/limits")
 	for question, want := range map[string]string{
 		"what do I do about seat_limit_reached": "/docs/problems#seat_limit_reached",
 		"how do I verify a webhook in Python":   "/docs/webhooks#webhooks-verify",
@@ -153,8 +154,9 @@ func TestDocs_findWhatIsAsked(t *testing.T) {
 		"veri": "/docs/webhooks#webhooks-verify",
 		"scop": "/docs/tokens#tokens",
 	} {
-		b.open(root + "/docs/limits")
 		found := b.await(`const [question, done] = arguments, input = document.querySelector("#find");
+			document.querySelector("#found").replaceChildren(); // of the question before
+			input.blur();
 			dispatchEvent(new KeyboardEvent("keydown", { key: "/" }));
 			if (document.activeElement != input) return done("/ does not lead to the box");
 			input.value = question;

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -373,9 +371,9 @@ func TestFeed_cursorsTellNothing(t *testing.T) {
 func TestFeed_looksAtABoundedNumberOfRows(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := newService(t, withFewListRows)
 	id, _ := s.addLicense(license{})
-	s.manyEvents(s.account, id, 25_000, `{}`)
+	s.manyEvents(s.account, id, s.store.limits.listRows*5/2, `{}`)
 	for _, filter := range []string{"&type=origin.added", "&type=license.revoked", "&since=2031-01-01T00:00:00Z",
 		"&license_id=" + id + "&type=license.created"} {
 		for _, scope := range []string{scopeEvents, scopeAdmin} {
@@ -384,59 +382,5 @@ func TestFeed_looksAtABoundedNumberOfRows(t *testing.T) {
 				t.Errorf("%s: %d empty answers", filter, empty)
 			}
 		}
-	}
-}
-
-// BenchmarkFeed_waiters measures a lead beside those who wait, of whom one in sixteen waits for its account.
-func BenchmarkFeed_waiters(b *testing.B) {
-	s := newService(b, withoutAddressLimits)
-	server := httptest.NewServer(s.server)
-	defer server.Close()
-	s.sql(`UPDATE accounts SET rate = 1000000`)
-	tokens, account := []string{}, s.account
-	for range feedWaiting / feedWaitingOfOne {
-		for range feedWaitingOfOne / feedWaitingOfUser {
-			tokens = append(tokens, s.token(account, scopeEvents))
-		}
-		account = s.addAccount("waits")
-	}
-	sent := 0
-	lead := func() {
-		s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"guest%d@example.com"}`, sent)).is(200)
-		sent++
-	}
-	for _, waiting := range []int{0, feedWaiting} {
-		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
-			ctx, stop := context.WithCancel(b.Context())
-			var all sync.WaitGroup
-			for i := range waiting {
-				all.Go(func() { follow(ctx, server.URL, tokens[i%len(tokens)]) })
-			}
-			for range size(200, 2000) { // until all wait
-				lead()
-			}
-			for b.Loop() {
-				lead()
-			}
-			stop()
-			all.Wait()
-		})
-	}
-}
-
-// follow asks for events, and waits for them, until ctx ends.
-func follow(ctx context.Context, url, token string) {
-	for next := "now"; ctx.Err() == nil; {
-		r, _ := http.NewRequestWithContext(ctx, "GET", url+"/v1/events?wait=15&after="+next, nil)
-		r.Header.Set("Authorization", "Bearer "+token)
-		a, err := http.DefaultClient.Do(r)
-		if err != nil {
-			continue
-		}
-		var page feedAnswer
-		if json.NewDecoder(a.Body).Decode(&page) == nil && page.Next != "" {
-			next = page.Next
-		}
-		a.Body.Close()
 	}
 }

@@ -16,7 +16,7 @@ type eventAPI struct {
 }
 
 // eventWing makes the routes of events, and sweeps those older than keepEvents. For old events that follow one
-// that is kept, such as one with a date in the future, each sweep looks through the next maxListRows events.
+// that is kept, such as one with a date in the future, each sweep looks through the next limits.listRows events.
 func eventWing(s *server) wing {
 	oldest := func() stamp { return newStamp(s.keepEvents.before(s.now())) }
 	a := &eventAPI{s, &feed{waiting: map[string]int{}, changed: map[string]chan struct{}{}}}
@@ -27,11 +27,11 @@ func eventWing(s *server) wing {
 		sweeps: []func(*tx) (int64, error){
 			func(t *tx) (int64, error) {
 				t.quiet()
-				return t.removeEvents(oldest(), sweptAtOnce), nil
+				return t.removeEvents(oldest(), t.limits.swept), nil
 			},
 			func(t *tx) (n int64, err error) {
 				t.quiet()
-				n, swept, err = t.removeEventsAfter(swept, oldest(), sweptAtOnce)
+				n, swept, err = t.removeEventsAfter(swept, oldest(), t.limits.swept)
 				return n, err
 			},
 		},

@@ -114,7 +114,7 @@ func (q *queries) checkFeedPosition(p feedPosition) error {
 }
 
 // eventsAfter returns the first events after a position, oldest first, up to limit. It goes through at most
-// maxListRows events of the account, or of the licence. Errors: those of checkFeedPosition.
+// limits.listRows events of the account, or of the licence. Errors: those of checkFeedPosition.
 func (q *queries) eventsAfter(f eventFilter, after feedPosition, limit int) (p feedPage, err error) {
 	_, last, err := q.eventRange() // before the rows: what is written meanwhile comes after it
 	if err != nil {
@@ -148,7 +148,7 @@ func (q *queries) readFeed(
 			after, last, licenseID)
 	}
 	end, err = oneValue[int64](q, `SELECT seq FROM events`+where+` ORDER BY seq LIMIT 1 OFFSET ?`,
-		append(args, maxListRows-1)...)
+		append(args, q.limits.listRows-1)...)
 	if errors.Is(err, errNotFound) {
 		end, err = last, nil
 	}
@@ -203,7 +203,7 @@ func (q *queries) eventByID(id string) (e event, err error) {
 		return e, err
 	}
 	err = q.one(selectEvents+` WHERE seq >= ?1 AND at = ?2 AND id = ?3 AND seq < ?1 + ?4`,
-		[]any{first, second, id, maxListRows}, e.dest()...)
+		[]any{first, second, id, q.limits.listRows}, e.dest()...)
 	if errors.Is(err, errNotFound) {
 		err = q.one(selectEvents+` WHERE id = ?`, []any{id}, e.dest()...)
 	}
@@ -225,19 +225,19 @@ func (t *tx) removeEvents(before stamp, limit int64) int64 {
 		(SELECT seq FROM (SELECT seq, at FROM events ORDER BY seq LIMIT ?2) WHERE at < ?1)`, before, limit)
 }
 
-// removeEventsAfter removes up to limit events from before a time among the maxListRows that follow number
+// removeEventsAfter removes up to limit events from before a time among the limits.listRows that follow number
 // after, and returns how many. next is the number to go on after: after itself if more of them may be
-// left here, 0 at the end. It reads at most maxListRows rows, which takes some 5 ms, so 100 calls go through a
+// left here, 0 at the end. It reads no more rows than that, which takes some 5 ms, so 100 calls go through a
 // million events.
 func (t *tx) removeEventsAfter(after int64, before stamp, limit int64) (removed, next int64, err error) {
 	err = t.one(`SELECT seq FROM events WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?`,
-		[]any{after, maxListRows - 1}, &next)
+		[]any{after, t.limits.listRows - 1}, &next)
 	if err != nil && !errors.Is(err, errNotFound) {
 		return 0, after, err
 	}
 	removed = t.exec(`DELETE FROM events WHERE seq IN
 		(SELECT seq FROM (SELECT seq, at FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2) WHERE at < ?3 LIMIT ?4)`,
-		after, maxListRows, before, limit)
+		after, t.limits.listRows, before, limit)
 	if removed == limit {
 		next = after
 	}

@@ -35,21 +35,23 @@ func TestEvent_ofEndsToComeAreAllWrittenAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	end := newStamp(time.Now().Add(days(3)))
-	s.change(func(tx *tx) error {
-		for i := range 2*maxTransitions + 1 {
-			l, key := license{AccountID: s.account, ExpiresAt: end, terms: terms{Product: "kds"}},
-				licenseKey(fmt.Sprintf("SOME-KEY-%012d", i))
-			if _, err := tx.addLicense(&l, key, actorCommand); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	s.sql(manyRows(2*maxTransitions+1)+`
+		INSERT INTO licenses (id, account_id, product, expires_at, created_at, updated_at)
+		SELECT printf('lic_%026d', i), ?1, 'kds', ?2, ?3, ?3 FROM n`, s.account, end, newStamp(time.Now()))
 	s.check(s.server.announceEnds(t.Context()))
 	s.counts(2*maxTransitions+1, `SELECT count(*) FROM events WHERE type = 'license.expiring'`)
 	if due, err := s.store.licensesExpiring(newStamp(time.Now()), end); due || err != nil {
 		t.Errorf("there is still work: %v, %v", due, err)
 	}
+}
+
+// fillEvents writes events of an account with one statement.
+func (s *service) fillEvents(account string, kind eventType, n int) {
+	s.t.Helper()
+	s.sql(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		INSERT INTO events (id, at, type, account_id, subject_id, actor)
+		SELECT 'evt_' || printf('%026d', i), '2026-01-01T00:00:00Z', ?, ?, 'lead_' || printf('%026d', i), 'site'
+		FROM n`, n, kind, account)
 }
 
 // manyEvents writes events of an account after those that are there, one a second: the first of
@@ -64,11 +66,11 @@ func (s *service) manyEvents(account, subject string, n int, data string) {
 func TestEvent_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := newService(t, withFewListRows)
 	id, key := s.addLicense(license{})
 	device := s.activate(key, "a").is(200).text("device", "id")
 	other := s.activate(key, "b").is(200).text("device", "id")
-	s.manyEvents(s.account, id, 25_000, `{"device_id":"`+other+`"}`)
+	s.manyEvents(s.account, id, s.store.limits.listRows*5/2, `{"device_id":"`+other+`"}`)
 	for _, scope := range []string{scopeAdmin, scopeEvents} {
 		auth := "Authorization: Bearer " + s.token(s.account, scope)
 		for filter, c := range map[string]struct{ rows, empty int }{
@@ -90,19 +92,15 @@ func TestEvent_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *tes
 func TestEvent_listSinceATimeEndsThere(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	s.manyEvents(s.account, "", 25_000, `{}`)
+	s := newService(t, withFewListRows)
+	n := s.store.limits.listRows * 5 / 2
+	s.manyEvents(s.account, "", n, `{}`)
 	s.sql(`DELETE FROM events WHERE seq % 7 = 3`) // numbers have gaps
 	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
-	for since, most := range map[string]int{
-		"2029-12-31T00:00:00Z": 25_000, "2030-01-01T06:40:00Z": 1_001, "2030-01-01T06:56:30Z": 11,
-		"2030-01-01T06:56:39Z": 2, "2030-01-01T06:56:41Z": 0,
-	} {
-		if most > size(1_001, 25_000) {
-			continue
-		}
+	for _, most := range []int{n, n / 2, 11, 2, 0} { // of which those with a gap's number are not there
+		since := newStamp(time.Date(2030, 1, 1, 0, 0, n-most+1, 0, time.UTC)).String()
 		want := s.count(`SELECT count(*) FROM events WHERE at >= ?`, since)
-		ids, empty := s.everyPage("/events?limit=200&since="+since, auth)
+		ids, empty := s.everyPage(fmt.Sprintf("/events?limit=%d&since=%s", min(200, n/25), since), auth)
 		if len(ids) != want || want > most || want < most/2 || want > 0 && empty > 0 || empty > 1 {
 			t.Errorf("since %s: %d events and %d empty pages, want %d events", since, len(ids), empty, want)
 		}
@@ -129,15 +127,17 @@ func TestEvent_listWhereTheClockWasSetBackHasNoneThatIsOlder(t *testing.T) {
 func TestEvents_commandGoesOnUntilItHasTheRowsThatItWasAskedFor(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
-	o := newOperator(t)
-	raw(t, o.env["WIDGETD_DB"], manyRows(25_000)+`INSERT INTO events (id, at, type, account_id, actor)
+	s := newService(t, withFewListRows)
+	most := s.store.limits.listRows
+	s.sql(manyRows(most*5/2)+`INSERT INTO events (id, at, type, account_id, actor)
 		SELECT printf('evt_%026d', i), '2030-01-01T00:00:00Z', iif(i <= 3, 'license.revoked', 'license.updated'),
-		'`+o.account+`', 'time' FROM n`)
-	if got := o.objects("event", "list", "-type", "license.revoked"); len(got) != 3 {
+		?, 'time' FROM n`, s.account)
+	if got := s.hereRows("event", "list", "-type", "license.revoked"); len(got) != 3 {
 		t.Errorf("%v", got)
 	}
-	limit := size(1_234, 12_345)
-	if got := o.objects("event", "list", "-type", "license.updated", "-limit", fmt.Sprint(limit)); len(got) != limit {
+	limit := most * 12 / 10
+	got := s.hereRows("event", "list", "-type", "license.updated", "-limit", fmt.Sprint(limit))
+	if len(got) != limit {
 		t.Errorf("%d events", len(got))
 	}
 }

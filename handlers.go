@@ -27,7 +27,7 @@ type wing struct {
 	metrics []metric
 	counts  map[string]func() int64 // since the start, by names in daily_counts
 
-	// Each removes up to sweptAtOnce rows whose retention has ended, in a transaction of its own, and returns how many
+	// Each removes up to limits.swept rows whose retention has ended, in a transaction of its own, and returns how many
 	// it has removed.
 	sweeps []func(t *tx) (int64, error)
 

@@ -39,11 +39,9 @@ const testsAtOnce = 8
 var (
 	long = flag.Bool("long", false, "run histories, kills, damages and volumes at their full sizes")
 	seed = flag.Uint64("seed", 0, "the seed of every random test; 0: those that each test has by itself")
-	part = flag.String("part", "", "a file: a new one gets a pattern of the tests that do more with -long or\n"+
-		"without -race, and what was answered; a run with a file that is there is the rest of the one that wrote it")
 )
 
-// doesMore are the tests that -part names.
+// doesMore are the tests that do more with -long.
 var doesMore sync.Map // of their names
 
 // size returns how often or how much a test does something: small by default, large with -long.
@@ -63,12 +61,13 @@ func size(small, large int) int {
 	return small
 }
 
+// inFull reports whether a test tries each of many things in each way, as it does with -long only.
+func inFull() bool { return size(0, 1) > 0 }
+
 // notUnderRace skips a test under the race detector. CI runs it without.
 func notUnderRace(t testing.TB, why string) {
 	t.Helper()
 	if underRace() {
-		name, _, _ := strings.Cut(t.Name(), "/")
-		doesMore.Store(name, true)
 		t.Skip(why)
 	}
 }
@@ -122,14 +121,12 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
-	whole := !said["test.run"] && !said["test.skip"] && !said["test.list"]
-	if *part != "" {
-		rest, err := joinParts(*part)
-		if err != nil {
+	whole := !said["test.run"] && !said["test.skip"] && !said["test.list"] && !underRace()
+	if file := os.Getenv("TEST_SIZES"); file != "" {
+		if err := writeSizes(file); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
-		whole = rest
 	}
 	if whole && code == 0 {
 		for _, missing := range append(neverAnswered(), neverRun()...) {
@@ -153,21 +150,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// joinParts writes what was answered in the first part of a run to a file, below a line with the pattern of the tests
-// that make up the rest. In the rest, it adds what it finds there to what was answered.
-func joinParts(file string) (rest bool, err error) {
-	text, err := os.ReadFile(file)
-	if err == nil {
-		for _, name := range strings.Split(string(text), "\n")[1:] {
-			answered.Store(name, true)
-		}
-		return true, nil
-	}
-	var tests, names []string
+// writeSizes writes a pattern of the tests that do more with -long to a file, for who runs only these so.
+func writeSizes(file string) error {
+	var tests []string
 	doesMore.Range(func(name, _ any) bool { tests = append(tests, name.(string)); return true })
-	answered.Range(func(name, _ any) bool { names = append(names, name.(string)); return true })
-	lines := append([]string{"^(" + strings.Join(tests, "|") + ")$"}, names...)
-	return false, os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600)
+	return os.WriteFile(file, []byte("^("+strings.Join(tests, "|")+")$"), 0o600)
 }
 
 // ends is what TestMain calls when all tests have run.
@@ -390,15 +377,18 @@ func (p *process) stop(signal os.Signal) error {
 	return p.end()
 }
 
-// end returns how the process ended. One that does not end within a minute hangs: it
-// gives itself less than half of that.
+// hangs is how long a test waits for what must come, and then ends: many times what that takes on a machine that is
+// busy with other things. A process gives itself less than half a minute to end.
+const hangs = 3 * time.Minute
+
+// end returns how the process ended.
 func (p *process) end() error {
 	p.t.Helper()
 	select {
 	case err := <-p.done:
 		return err
-	case <-time.After(time.Minute):
-		p.t.Fatal("the process does not end: a minute has passed since it was told to")
+	case <-time.After(hangs):
+		p.t.Fatalf("the process does not end: %v have passed since it was told to", hangs)
 		return nil
 	}
 }
@@ -505,7 +495,7 @@ func startLoad(t testing.TB, base, name string, clients int, pause time.Duration
 	l := &load{done: make(chan struct{})}
 	l.base.Store(&base)
 	client := newClient(t)
-	client.Timeout = time.Minute
+	client.Timeout = hangs
 	for c := range clients {
 		l.posts.Go(func() {
 			for i := 0; ; i++ {
@@ -605,7 +595,7 @@ func (c *customer) ask(method, path, body string, headers ...string) answer {
 
 // send sends a request over a connection and reads the answer. An error means that nobody knows whether it was done.
 func send(client *http.Client, method, url, body string, headers ...string) (a answer, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), hangs)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
@@ -662,9 +652,9 @@ func (c *customer) refuses(code string) {
 	}
 }
 
-// soon waits, for at most half a minute, until something is true that another process does, and reports whether it is.
+// soon waits until something is true that another process does, and reports whether it is.
 func soon(isTrue func() bool) bool {
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(hangs); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if isTrue() {
 			return true
 		}
@@ -681,22 +671,6 @@ func (c *customer) healthBecomes(status string) {
 		return strings.HasPrefix(last, `{"status":"`+status+`"`)
 	}) {
 		c.t.Fatalf("health stays %s, want %s", last, status)
-	}
-}
-
-// readUntil reads all that can be read, again and again, until the channel is closed.
-func (c *customer) readUntil(done <-chan struct{}) (rounds int) {
-	for {
-		select {
-		case <-done:
-			return rounds
-		case <-time.After(200 * time.Millisecond):
-		}
-		c.reads()
-		if a := c.ask("GET", "/widget/health", ""); a.status != 200 && a.status != 503 {
-			c.t.Errorf("health: %d %s", a.status, a.body)
-		}
-		rounds++
 	}
 }
 
@@ -749,7 +723,7 @@ func exchange(t testing.TB, addr, request string) string {
 	must(t, err)
 	defer conn.Close()
 	go io.WriteString(conn, request) // fails where the answer comes before all is sent
-	conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+	conn.SetReadDeadline(time.Now().Add(hangs))
 	back, err := io.ReadAll(conn)
 	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the connection is not closed: %v, after %q", err, back)

@@ -243,7 +243,7 @@ func licenseStatus(v *statusView, to *statusReport) error {
 	switch {
 	case err != nil:
 		return err
-	case n.Total > maxTallied:
+	case n.Total > int64(v.limits.talliedLicenses):
 		to.say("%d; the view v_licenses has their statuses", n.Total)
 		return nil
 	}

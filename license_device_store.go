@@ -140,10 +140,10 @@ func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) int {
 }
 
 // nextFingerprintEnd returns when more than leaving of the fingerprints that count for a licence without holding a
-// seat will have stopped counting. It returns the zero stamp if there are not that many, or if leaving is maxListRows
-// or more. Its cost grows with leaving: it reads that many entries of two indexes.
+// seat will have stopped counting. It returns the zero stamp if there are not that many, or if leaving is
+// limits.listRows or more. Its cost grows with leaving: it reads that many entries of two indexes.
 func (t *tx) nextFingerprintEnd(licenseID string, leaving int) (at stamp, err error) {
-	if leaving >= maxListRows {
+	if leaving >= t.limits.listRows {
 		return stamp{}, nil
 	}
 	return orNil(oneValue[stamp](t.queries, `SELECT counts_until FROM devices

@@ -229,13 +229,15 @@ func (s *service) objectOf(key string) (text string) {
 
 func TestImport_needsForceForAnEndInThePast(t *testing.T) {
 	t.Parallel()
-	s := newService(t)
-	file := s.importFile("key,expires_at", "PAST-KEY-0000000001,31.12.2020",
-		"PAST-KEY-0000000002,"+time.Now().UTC().Format(time.DateOnly))
-	oneLine(t, s.failure(s.importArgs(file)...), "nothing was imported: line 2: expires_at: "+
-		`"31.12.2020": This is in the past; -force imports such licences too.`)
-	s.must(s.importArgs(file, "-force")...)
-	s.counts(1, `SELECT count(*) FROM licenses WHERE expires_at = '2020-12-31T23:59:59Z'`)
+	inBubble(t, func(t *testing.T, s *service) {
+		time.Sleep(24*time.Hour - 2*time.Second) // the last one but one of 1 January
+		file := s.importFile("key,expires_at", "PAST-KEY-0000000001,31.12.1999", "PAST-KEY-0000000002,2000-01-01")
+		oneLine(t, s.failure(s.importArgs(file)...), "nothing was imported: line 2: expires_at: "+
+			`"31.12.1999": This is in the past; -force imports such licences too.`)
+		s.must(s.importArgs(file, "-force")...)
+		s.counts(1, `SELECT count(*) FROM licenses WHERE expires_at = '1999-12-31T23:59:59Z'`)
+		s.counts(1, `SELECT count(*) FROM licenses WHERE expires_at = '2000-01-01T23:59:59Z'`)
+	})
 }
 
 func TestImport_skipsWhatItHasAlready(t *testing.T) {
@@ -292,10 +294,11 @@ func (s *service) runImport(sizes importSizes, stdin string, messages io.Writer,
 	return out.String(), err
 }
 
-// longImport are the sizes of imports that are long, and the lines of one that is as long as it may be while
-// it is whole, with some rows more.
-func longImport(more int) (sizes importSizes, lines []string) {
-	sizes = importSizes{progress: size(1_000, 10_000), whole: size(1_000, 10_000), batch: size(100, 1_000)}
+// longImport are the sizes of imports that are long, with few rows unless -long says otherwise, and the lines of one
+// that is as long as it may be while it is whole, with some rows more.
+func longImport(few, more int) (sizes importSizes, lines []string) {
+	n := size(few, 10_000)
+	sizes = importSizes{progress: n, whole: n, batch: n / 10}
 	lines = []string{"key"}
 	for i := range sizes.whole + more {
 		lines = append(lines, fmt.Sprintf("IMPORTED-KEY-%08d", i))
@@ -307,7 +310,7 @@ func TestImport_showsItsProgressWhenItIsLong(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	sizes, lines := longImport(1)
+	sizes, lines := longImport(100, 1)
 	file := s.importFile(lines...)
 	read, written := fmt.Sprintf("%d rows read\n", sizes.whole), fmt.Sprintf("%d rows written\n", sizes.whole)
 	announced := fmt.Sprintf("importing %d rows, %d at a time: if this is cut off, run it again with -skip-existing\n",
@@ -325,7 +328,7 @@ func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	sizes, lines := longImport(1)
+	sizes, lines := longImport(1_000, 1)
 	file := s.importFile(lines...)
 	imported := make(chan error, 1)
 	go func() {
@@ -359,7 +362,7 @@ func TestImport_upToTenThousandRowsIsWholeAndALongerOneGoesOnWhereItWasCutOff(t 
 	sameText(t, "rows that are imported in one transaction", usualImport.whole, 10_000)
 	for more := range 2 {
 		s := newService(t)
-		sizes, lines := longImport(more)
+		sizes, lines := longImport(100, more)
 		n, file := sizes.whole+more, s.importFile(lines...)
 		// The last row but one can't be stored, though nothing is wrong with it.
 		taken := licenseKey(lines[n-1]).hash()

@@ -304,6 +304,7 @@ func TestDocs_devicesLiveWithoutANetwork(t *testing.T) {
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
 			programsOrSkip(t, c.needs...)
+			triedInFull(t, c.command)
 			s := newService(t)
 			saveSample(s, c.check[0], c.check[1])
 			saveSample(s, id, c.file)

@@ -74,8 +74,6 @@ func (p *plan) applyTo(l *license) {
 		was.Product, was.Kind, was.ExpiryBasis, was.Trial, was.DurationDays
 }
 
-const maxPlans = 500 // of an account, without those that are retired
-
 // createPlan adds a plan of an account, and returns it. Errors: validation_failed, account_not_found, errPlanLimit.
 func createPlan(t *tx, accountID string, set change, actor string) (*plan, error) {
 	if err := t.openAccount(accountID); err != nil {
@@ -90,7 +88,7 @@ func createPlan(t *tx, accountID string, set change, actor string) (*plan, error
 	switch {
 	case err != nil:
 		return nil, err
-	case n >= maxPlans:
+	case n >= t.limits.plans:
 		return nil, errPlanLimit
 	}
 	planTable.insert(t, p)
@@ -136,8 +134,7 @@ func retirePlan(t *tx, o owner, id, actor string) (*plan, error) {
 }
 
 const (
-	maxApplied    = 5_000 // licences that one call of applyPlan goes through
-	appliedAtOnce = 20    // of them in one transaction, so that other writes wait for a few milliseconds
+	appliedAtOnce = 20 // licences in one transaction of applyPlan, so that other writes wait for a few milliseconds
 
 	// applyTime is after how long a call answers, whatever is left: well before writeTimeout, since the transaction
 	// that is under way then may still wait for the lock.
@@ -172,7 +169,7 @@ func (a *planApplication) add(part planApplication) {
 	}
 }
 
-// applyPlan gives the terms of an owner's plan to up to maxApplied licences that were made from it, for up to
+// applyPlan gives the terms of an owner's plan to up to limits.planLicenses that were made from it, for up to
 // applyTime, in the order of their ids after the id after, each with its event, and says what it did; see
 // plan.applyTo. A dry run says what it would do. The plan must have the revision that is given, or in a dry run that
 // it has first, until the end. It runs in transactions of appliedAtOnce licences, and calls allowed in each. Revoked
@@ -184,7 +181,7 @@ func applyPlan(
 ) (planApplication, error) {
 	a.Terms, a.Refused, a.Unreadable = map[string]int{}, []refusedLicense{}, []string{}
 	began := time.Now()
-	for looked := 0; looked < maxApplied; looked += appliedAtOnce {
+	for looked := 0; looked < st.limits.planLicenses; looked += appliedAtOnce {
 		var page []planLicense
 		var part planApplication
 		step := func(from *queries, t *tx) (err error) {

@@ -302,12 +302,8 @@ func (t *tx) retireKeys(licenseID string, end stamp) {
 		WHERE license_id = ?2 AND (retires_at IS NULL OR retires_at > ?1)`, end, licenseID)
 }
 
-// maxTallied is how many licences are counted by status, which takes as long as half of everything else that the
-// status command does.
-const maxTallied = 10_000
-
-// A licenseTally is how many licences there are and, up to maxTallied, how many by status, and how many of those that
-// are active end soon.
+// A licenseTally is how many licences there are and, up to limits.talliedLicenses, how many by status, and how many of
+// those that are active end soon.
 type licenseTally struct {
 	Total     int64
 	ByStatus  map[string]int64
@@ -316,11 +312,12 @@ type licenseTally struct {
 }
 
 // tallyLicenses counts the licences by the status that they have at now, and the active ones that
-// end before soon, unless there are more than maxTallied. It reads every licence once.
+// end before soon, unless there are more than limits.talliedLicenses: reading every licence once takes as long for
+// that many as half of everything else that the status command does.
 func (q *queries) tallyLicenses(now, soon stamp) (t licenseTally, err error) {
 	t.ByStatus = map[string]int64{}
 	err = q.one(`SELECT count(*) FROM licenses`, nil, &t.Total)
-	if err != nil || t.Total > maxTallied {
+	if err != nil || t.Total > int64(q.limits.talliedLicenses) {
 		return t, err
 	}
 	dest, counts := []any{&t.Ending, &t.Unlimited}, make([]int64, len(statuses))

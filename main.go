@@ -59,12 +59,17 @@ func commandsOf(of []noun) []command {
 // environment variables. It returns when the command is done, or when ctx ends and what
 // the command runs has stopped. A usageError means that args are wrong.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+	return newEnv(ctx, getenv, stdout, stderr).dispatch(args)
+}
+
+// newEnv returns what a command of this process works with, see run.
+func newEnv(ctx context.Context, getenv func(string) string, stdout, stderr io.Writer) *env {
 	syscall.Umask(0o077) // files that are created can be read by this user only
 	e := &env{ctx: ctx, getenv: getenv, stdin: os.Stdin, stdout: stdout, stderr: stderr, nouns: nouns(),
 		now: time.Now, installed: installedDir, uid: os.Geteuid(), caller: callingUser(getenv),
 		canAsk: isTerminal(os.Stdin) && isTerminal(stderr)}
 	e.commands = commandsOf(e.nouns)
-	return e.dispatch(args)
+	return e
 }
 
 // dispatch runs the command that args name. It sets the fields of e that depend on them.

@@ -462,6 +462,7 @@ func TestDocument_isFetchedFromPublicAddressesOnly(t *testing.T) {
 func TestDocument_fetchesAreLimitedByCallerAndHost(t *testing.T) {
 	t.Parallel()
 	s := serviceWithDocuments(t)
+	s.server.steady = standsStill()
 	v := s.signedIn(s.account)
 	for i := range documentsOfCaller {
 		v.authorize(documentQuery(fmt.Sprintf("https://h%d.example/x", i), claudeBack), nil).nowhere(400, "be fetched")
@@ -544,6 +545,7 @@ func TestDocument_takesNoMoreMemoryThanThatOfAThousand(t *testing.T) {
 func TestDocument_isLimitedByItsHost(t *testing.T) {
 	t.Parallel()
 	s := serviceWithDocuments(t)
+	s.server.steady = standsStill()
 	tenant := s.addAccount("Bistro")
 	v := s.signedIn(tenant)
 	s.server.outbound.resolver, _ = resolverOf(t, func(string, int) []netip.Addr { return addresses("93.184.215.14") })

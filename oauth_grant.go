@@ -136,7 +136,7 @@ const (
 
 // endDueGrants ends up to endedAtOnce grants whose time is over or whose application was removed, and as many webhooks
 // that such an application has without a grant. Nothing of the application has worked since it was removed. It is a
-// sweep: it returns sweptAtOnce as long as there may be more.
+// sweep: it returns limits.swept as long as there may be more.
 func endDueGrants(t *tx) (int64, error) {
 	due, err := t.dueGrants(t.now, endedAtOnce)
 	if err != nil {
@@ -154,7 +154,7 @@ func endDueGrants(t *tx) (int64, error) {
 	if max(len(due), len(webhooks)) < endedAtOnce {
 		return 0, err
 	}
-	return sweptAtOnce, err
+	return t.limits.swept, err
 }
 
 // signinNoun declares how people sign in for accounts.

@@ -457,7 +457,8 @@ func TestOAuthPages_fitATelephone(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
 	s := quietService(t, withoutAddressLimits)
-	base := s.atItsBase()
+	base, framed := s.atItsBase(), s.framed()
+	blank := strings.TrimSuffix(framed, "/v1") + "/robots.txt"
 	s.sql(`UPDATE accounts SET name = 'Trattoria Altstadt GmbH, Solothurn' WHERE id = ?`, s.account)
 	p, _ := s.registerApp(func(p *app) {
 		p.Name, p.HomePage = "Tischreservationsverwaltungsanwendung Donaudampf",
@@ -466,9 +467,10 @@ func TestOAuthPages_fitATelephone(t *testing.T) {
 	})
 	s.appToken(p, s.account, scopeOrders+" "+scopeWebhooks)
 	b := startBrowser(t)
+	b.open(blank)
 	for _, lang := range pageLanguages[:ownerLanguages] {
-		b.fits("oauth-signin", base+"/oauth/signin", lang)
-		b.fits("oauth-error", base+"/oauth/authorize", lang)
+		b.fitsFramed("oauth-signin", framed, "/oauth/signin", lang)
+		b.fitsFramed("oauth-error", framed, "/oauth/authorize", lang)
 	}
 	b.open(base + "/oauth/signin")
 	b.focused("code")
@@ -478,9 +480,10 @@ func TestOAuthPages_fitATelephone(t *testing.T) {
 	b.focused("code")
 	b.press(s.signinCode(s.account) + keyEnter)
 	b.find(`//button[@name="grant"]`)
+	b.open(blank)
 	for _, lang := range pageLanguages[:ownerLanguages] {
-		b.fits("oauth-consent", base+authorizePath(p.askFor()), lang)
-		b.fits("oauth-connected", base+"/oauth/connected", lang)
+		b.fitsFramed("oauth-consent", framed, authorizePath(p.askFor()), lang)
+		b.fitsFramed("oauth-connected", framed, "/oauth/connected", lang)
 	}
 }
 

@@ -183,7 +183,7 @@ func oauthSweeps(ended func(now time.Time) time.Time) []func(*tx) (int64, error)
 		sweeps = append(sweeps, func(t *tx) (int64, error) {
 			t.quiet()
 			return t.exec(`DELETE FROM `+rows.table+` WHERE `+rows.key+` IN (SELECT `+rows.key+` FROM `+rows.table+
-				` WHERE `+rows.over+` LIMIT ?)`, newStamp(rows.at(t.now.Time)), sweptAtOnce), nil
+				` WHERE `+rows.over+` LIMIT ?)`, newStamp(rows.at(t.now.Time)), t.limits.swept), nil
 		})
 	}
 	return sweeps

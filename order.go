@@ -100,11 +100,8 @@ var orderMethods = append([]string{methodCard, methodMobile, methodTwint, method
 
 const (
 	maxOrderLines     = 200
-	maxOpenOrders     = 10_000 // per account
-	maxAttempts       = 20     // to pay one order
 	minOrderLife      = 30 * time.Minute
 	maxOrderLife      = 24 * time.Hour
-	maxRefunds        = 100                 // per order, failed ones included
 	maxQuantity       = 100_000             // per line
 	keptCustomersFor  = 30 * 24 * time.Hour // after the order's end
 	maxOrderText      = 200                 // characters of a name, a group, a reference or a reason
@@ -392,8 +389,8 @@ func mayCreate(t *tx, o *order) error {
 
 // mayOpen returns the refusal if the account may not have one more open order, else nil.
 func mayOpen(t *tx, o *order) error {
-	n, err := t.countOpenOrders(o.AccountID, maxOpenOrders)
-	if err == nil && n >= maxOpenOrders {
+	n, err := t.countOpenOrders(o.AccountID, t.limits.openOrders)
+	if err == nil && n >= t.limits.openOrders {
 		err = &refusal{code: codeOrderLimit}
 	}
 	return err

@@ -179,7 +179,7 @@ func unmarkPaid(t *tx, o *order) error {
 // cancelLater cancels the orders of an account that is closed for which nobody pays online: at the door nobody can
 // mark them as paid any more. The providers' answers cancel the others.
 func cancelLater(t *tx, accountID string) error {
-	all, err := t.laterOrders(accountID, maxOpenOrders)
+	all, err := t.laterOrders(accountID, int64(t.limits.openOrders))
 	for i := range all {
 		if err == nil {
 			err = endOrder(t, &all[i], orderCancelled, "account_closed", actorTime)

@@ -133,12 +133,13 @@ func TestOrder_undoneAfterItsDayIsPostedIsANegativeFactOnTheOpenDay(t *testing.T
 // TestOrder_acceptedOnesThatArePaidLaterCountAsOpen has somebody accept each order at once, so that none is open.
 func TestOrder_acceptedOnesThatArePaidLaterCountAsOpen(t *testing.T) {
 	t.Parallel()
-	s := newService(t)
+	s := newService(t, withFewOpenOrders)
 	auth := s.seller()
 	id := s.later(auth)
 	s.post("/orders/"+id+"/accept", "", auth).is(200)
-	s.sql(manyRows(maxOpenOrders-1)+`INSERT INTO orders (id, account_id, state, currency, lines, ordered_total, total,
-		vat, return_url, page_key, expires_at, created_at, pay)
+	s.sql(manyRows(s.store.limits.openOrders-1)+`
+		INSERT INTO orders (id, account_id, state, currency, lines, ordered_total, total, vat, return_url, page_key,
+			expires_at, created_at, pay)
 		SELECT printf('ord_%026d', n.i), account_id, 'accepted', currency, lines, 1, 1, '[]', '', page_key, expires_at,
 		created_at, 'later' FROM n, orders WHERE id = ?`, id)
 	s.post("/orders", laterOrder, auth).is(409, "order_limit_reached")

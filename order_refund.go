@@ -595,7 +595,7 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(m.refunds) >= maxRefunds {
+	if len(m.refunds) >= t.limits.refunds {
 		return nil, nil, &refusal{code: codeRefundLimit}
 	}
 	if earlier := m.repeated(&w); w.once && earlier != nil {

@@ -341,14 +341,17 @@ func TestOrder_isFoundByWhatAGuestSays(t *testing.T) {
 	oneLine(t, err, "ends of ids have at least 6 symbols, of orders of the last 7 days 4")
 }
 
+// withFewOpenOrders lets an account have ten of them.
+var withFewOpenOrders = withLimits(func(most *limits) { most.openOrders = size(10, most.openOrders) })
+
 // Against a tenant who would fill the disk or the provider with orders: 10,000 open orders an account, 200 lines,
 // 20 attempts, 100 refunds.
 func TestOrder_accountHasTenThousandOpenOnesAtMost(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := newService(t, withFewOpenOrders)
 	o := s.addOrder(nil)
-	s.sql(manyRows(maxOpenOrders-2)+`
+	s.sql(manyRows(s.store.limits.openOrders-2)+`
 		INSERT INTO orders (id, account_id, state, currency, lines, ordered_total, total, vat,
 			return_url, page_key, expires_at, created_at)
 		SELECT printf('ord_%026d', n.i), account_id, state, currency, lines, ordered_total, total, vat,
@@ -459,7 +462,7 @@ func TestRefund_allTogetherGiveBackExactlyTheOrder(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	random := rand.New(rand.NewPCG(15, 1))
-	for range size(25, 100) {
+	for range size(10, 100) {
 		s.change(func(t *tx) error { return refundAtRandom(s, t, random) })
 	}
 }
@@ -539,7 +542,7 @@ func refundAtRandom(s *service, t *tx, random *rand.Rand) error {
 	if err != nil || made.Total == 0 {
 		return err
 	}
-	for range maxRefunds - 1 {
+	for range t.limits.refunds - 1 {
 		if made.Refunded == made.Total {
 			break
 		}
@@ -809,8 +812,8 @@ func TestRefund_orderHasAHundredAtMost(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	o := s.orderIn(orderPaid)
-	s.sql(manyRows(maxRefunds)+`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at,
-			account_id)
+	s.sql(manyRows(s.store.limits.refunds)+`
+		INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at, account_id)
 		SELECT printf('ref_%026d', n.i), id, payment_id, 1, '[]', 'failed', 'operator', created_at, account_id
 		FROM n, orders WHERE id = ?`, o.ID)
 	s.post("/orders/"+o.ID+"/refunds", `{"amount":1}`, s.seller()).is(409, "refund_limit_reached")

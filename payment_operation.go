@@ -515,7 +515,7 @@ func (p *payments) closeForMethod(t *tx, o *order, begun *begunAttempt) {
 
 // newAttempt makes an attempt to pay an order. Errors: errAttemptLimit, errMethod.
 func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *begunAttempt) error {
-	if o.Attempts >= maxAttempts {
+	if o.Attempts >= t.limits.attempts {
 		return errAttemptLimit
 	}
 	c, err := p.connectionFor(t, o, method)

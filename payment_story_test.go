@@ -109,7 +109,7 @@ func TestPayment_asksNoMoreThanTwentyTimes(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
 		o := s.place()
-		for range maxAttempts {
+		for range s.store.limits.attempts {
 			time.Sleep(time.Second) // so that the attempts sort by their ids
 			p := s.start(o.ID)
 			s.atProvider(p, s.provider.endSession)

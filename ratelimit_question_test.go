@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http/httptest"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -59,10 +59,10 @@ func (s *service) getWithin(ctx context.Context, path string, headers ...string)
 	return answers
 }
 
-// until waits, busily, for what becomes true soon.
+// until waits for what becomes true soon.
 func until(isTrue func() bool) {
 	for !isTrue() {
-		runtime.Gosched()
+		time.Sleep(100 * time.Microsecond)
 	}
 }
 
@@ -73,51 +73,6 @@ func (d *doors) counted() (running, askers int) {
 	return len(d.all), len(d.own)
 }
 
-// A longQuestion is a path, and a table that its answer is read from.
-type longQuestion struct{ route, table, path string }
-
-// longQuestions are one for each table that a route with questions reads.
-func (s *service) longQuestions() []longQuestion {
-	license, _ := s.addLicense(license{})
-	widget, hook := s.addWidget(s.account), s.addWebhook(s.account, "lead.created")
-	books := s.addBooks(s.account, productXero, "Pizzeria Sole AG")
-	payout := s.addPayout(s.orderIn(orderPaid)).ID
-	app, _ := s.registerApp()
-	s.appToken(app, s.account, scopeOrders)
-	s.planOf(s.auth(s.account, scopeAdmin), "")
-	return []longQuestion{
-		{"GET /licenses", "licenses", "/licenses?q=zzzz"},
-		{"GET /licenses/{id}/devices", "devices", "/licenses/" + license + "/devices"},
-		{"GET /leads", "leads", "/leads"},
-		{"GET /leads", "leads", "/leads?type=demo"},
-		{"GET /events", "events", "/events"},
-		{"GET /events", "events", "/events?since=2026-01-01T00:00:00Z"},
-		{"GET /orders", "orders", "/orders"}, {"GET /payments", "payments", "/payments"},
-		{"GET /refunds", "refunds", "/refunds"},
-		{"GET /payouts", "payouts", "/payouts"},
-		{"GET /payouts/{id}", "payout_items", "/payouts/" + payout},
-		{"GET /payouts/{id}/items", "payout_items", "/payouts/" + payout + "/items"},
-		{"GET /revenue/days", "revenue_days", "/revenue/days"},
-		{"GET /revenue/days/{date}", "revenue_days", "/revenue/days/2026-11-21"},
-		{"GET /books/connections/{id}/exports", "books_exports", "/books/connections/" + books + "/exports"},
-		{"GET /apps", "apps", "/apps"},
-		{"GET /plans", "plans", "/plans"},
-		{"GET /grants", "grants", "/grants"},
-		{"GET /webhooks", "webhooks", "/webhooks"},
-		{"GET /webhooks/{id}/deliveries", "deliveries", "/webhooks/" + hook + "/deliveries"},
-		{"GET /widget/stats", "widget_counts", "/widget/stats?widget=" + widget},
-		{"GET /widget/stats", "item_counts", "/widget/stats?widget=" + widget},
-		{"GET /widget/stats", "page_counts", "/widget/stats?widget=" + widget},
-		{"GET /widget/stats", "widgets", "/widget/stats"},
-		{"GET /widget/stats", "widget_counts", "/widget/stats"},
-		{"GET /widget/stats.svg", "widget_counts", "/widget/stats.svg?widget=" + widget},
-		{"GET /widget/stats.svg", "widget_counts", "/widget/stats.svg"},
-	}
-}
-
-const allScopes = scopeLicenses + " " + scopeLeads + " " + scopeEvents + " " + scopeStats + " " + scopeWebhooks + " " +
-	scopeOrders + " " + scopeRevenue + " " + scopeBooks + " " + scopeApps
-
 func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 	t.Parallel()
 	lookups := []string{"GET /licenses/{id}", "GET /webhooks/{id}", "GET /orders/{id}", "GET /account",
@@ -127,29 +82,68 @@ func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 		"GET /books/connections", "GET /books/connections/{id}", "GET /books/connections/{id}/mapping",
 		"GET /books/connections/{id}/accounts", "GET /books/connections/{id}/preview/{date}",
 		"GET /books/connections/{id}/payouts/{payout}/preview"}
-	var found, tested []string
 	for _, r := range allRoutes() {
 		if r.question != (r.method() == "GET" && !slices.Contains(lookups, r.pattern)) {
 			t.Errorf("%s: question is %v", r.pattern, r.question)
 		}
-		if r.question {
-			found = append(found, r.pattern)
+	}
+}
+
+// A turnContext is that of a question, and ends as soon as the question has its turn.
+type turnContext struct {
+	context.Context
+	question *call
+}
+
+func (c turnContext) Done() <-chan struct{} {
+	if c.question.leave == nil {
+		return c.Context.Done()
+	}
+	ended := make(chan struct{})
+	close(ended)
+	return ended
+}
+
+func (c turnContext) Err() error {
+	if c.question.leave == nil {
+		return c.Context.Err()
+	}
+	return context.Canceled
+}
+
+func TestQuestion_ofEveryRouteReadsOnlyWhileItsContextLasts(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
+		if !r.question {
+			return
 		}
-	}
-	for _, q := range newService(t).longQuestions() {
-		tested = append(tested, q.route)
-	}
-	slices.Sort(tested)
-	if slices.Sort(found); !slices.Equal(found, slices.Compact(tested)) {
-		t.Errorf("questions are %q; tests ask %q", found, tested)
-	}
+		f.prepared(o)
+		i := slices.IndexFunc(f.server.routes, func(same route) bool { return same.pattern == r.pattern })
+		asked, run := &f.server.routes[i], f.server.routes[i].run
+		defer func() { asked.run = run }()
+		var stopped error
+		asked.run = func(ctx context.Context, c *call) (any, error) {
+			_, stopped = run(turnContext{ctx, c}, c)
+			return nil, errSlowQuestion
+		}
+		f.get(f.pathOf(o)+f.neededQuery(o), f.headersOf(o)...).is(503, "busy")
+		if !errors.Is(stopped, context.Canceled) {
+			t.Errorf("%s goes on when its time is up: %v", o.name(), stopped)
+		}
+	})
 }
 
 func TestQuestion_stopsItsQueryWhenItIsAbandonedOrItsTimeIsUp(t *testing.T) {
 	t.Parallel()
 	all := newServiceOfLongTables(t)
-	auth := "Authorization: Bearer " + all.token(all.account, allScopes)
-	for _, q := range all.longQuestions() {
+	auth := all.auth(all.account, scopeLeads, scopeEvents, scopeStats, scopeRevenue)
+	for _, q := range []struct{ table, path string }{
+		{"leads", "/leads?type=demo"},
+		{"events", "/events?since=2026-01-01T00:00:00Z"},
+		{"item_counts", "/widget/stats?widget=" + all.addWidget(all.account)},
+		{"revenue_days", "/revenue/days"},
+	} {
 		t.Run(strings.TrimPrefix(q.path, "/")+" "+q.table, func(t *testing.T) {
 			s := all.with(t)
 			s.server.doors.timeout = time.Hour
@@ -176,7 +170,7 @@ func TestQuestion_leavesAConnectionToLookups(t *testing.T) {
 	t.Parallel()
 	s := newServiceOfLongTables(t)
 	id, key := s.addLicense(license{})
-	auth := "Authorization: Bearer " + s.token(s.account, allScopes)
+	auth := s.auth(s.account, scopeEvents, scopeLicenses)
 	s.makeLong("events")
 	ctx, abandon := context.WithCancel(t.Context())
 	var questions []<-chan answer
@@ -184,7 +178,7 @@ func TestQuestion_leavesAConnectionToLookups(t *testing.T) {
 		questions = append(questions, s.getWithin(ctx, "/events?type=license.created", auth))
 	}
 	for range 12 {
-		tenant := "Authorization: Bearer " + s.token(s.addAccount("Trattoria"), allScopes)
+		tenant := s.auth(s.addAccount("Trattoria"), scopeEvents)
 		questions = append(questions, s.getWithin(ctx, "/events?type=license.created", tenant))
 	}
 	until(func() bool {
@@ -296,80 +290,4 @@ func TestQuestion_askersTakeTurnsAndTheAnonymousLeaveRoom(t *testing.T) {
 		}
 		d.isIdle(t)
 	})
-}
-
-// manyLicenses adds n licences with a key each to an account.
-func (s *service) manyLicenses(account string, n int) {
-	s.t.Helper()
-	s.sql(manyRows(n)+`INSERT INTO licenses (id, account_id, product, customer, created_at, updated_at)
-		SELECT printf('lic_%026d', i), ?, 'kitchen-display', 'Trattoria ' || i,
-		'2026-01-01T00:00:00Z', '2026-01-01T00:00:00Z' FROM n`, account)
-	s.sql(`INSERT INTO license_keys (hash, license_id, hint, created_at)
-		SELECT randomblob(32), id, 'XXXXX', created_at FROM licenses WHERE account_id = ?`, account)
-}
-
-// manyItems has a widget count 100 items on each of 366 days from 2025 on.
-func (s *service) manyItems(widget string) {
-	s.t.Helper()
-	s.sql(manyRows(366)+`INSERT INTO item_counts (widget_id, day, item, clicks)
-		SELECT ?, date('2025-01-01', (d.i - 1) || ' days'), 'dish ' || k.i, 1 FROM n d, n k WHERE k.i <= 100`, widget)
-}
-
-// BenchmarkLookupDuringQuestions tells how long the look-ups of a tenant take while another one searches
-// all its licences in 40 requests at a time, and while 12 addresses ask for a year of a widget with 100 items:
-//
-//	go test -run '^$' -bench LookupDuringQuestions -licenses 200000 -benchtime 2000x
-func BenchmarkLookupDuringQuestions(b *testing.B) {
-	s := newService(b, withoutAddressLimits)
-	tenant := s.addAccount("Trattoria")
-	for _, account := range []string{s.account, tenant} {
-		s.change(func(t *tx) error { return t.setRate(account, 1_000_000_000) })
-	}
-	s.manyLicenses(tenant, *scaleLicenses)
-	widget := s.addWidget(tenant)
-	s.manyItems(widget)
-	id, _ := s.addLicense(license{})
-	own := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
-	search := "Authorization: Bearer " + s.token(tenant, scopeLicenses)
-	for _, attack := range []struct {
-		name  string
-		times int
-		ask   func(caller, n int)
-	}{
-		{"nothing", 0, nil},
-		{"searches", 40, func(int, int) { s.get("/licenses?q=zzzz", search) }},
-		{"statistics", 12, func(caller, n int) { // of ranges that differ, so that no answer is kept
-			to := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-			from, zones := to.AddDate(0, 0, -365+n%60), []string{"UTC", "Europe/Zurich", "Asia/Tokyo",
-				"America/Santiago"}
-			s.get(fmt.Sprintf("/widget/stats?widget=%s&from=%s&to=%s&timezone=%s", widget, from.Format(time.DateOnly),
-				to.Format(time.DateOnly),
-				zones[(caller+n)%len(zones)]), fmt.Sprintf("Peer: 192.0.2.%d:1", caller))
-		}},
-	} {
-		b.Run(attack.name, func(b *testing.B) {
-			var stop []func()
-			for caller := range attack.times {
-				stop = append(stop, s.beside(func(ctx context.Context) {
-					for n := caller; ctx.Err() == nil; n++ {
-						attack.ask(caller, n)
-					}
-				}))
-			}
-			var took []time.Duration
-			for b.Loop() {
-				start := time.Now()
-				s.get("/licenses/"+id, own).is(200)
-				took = append(took, time.Since(start))
-				time.Sleep(time.Millisecond)
-			}
-			for _, end := range stop {
-				end()
-			}
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "median-ms")
-			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
-			b.ReportMetric(float64(took[len(took)-1].Microseconds())/1000, "worst-ms")
-		})
-	}
 }

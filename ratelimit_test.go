@@ -811,6 +811,7 @@ func TestMemory_ofABudgetIsNobodysAlone(t *testing.T) {
 func TestLookupLimit_holdsMalformedKeysOfAnAddressToSixtyAMinute(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
+	s.server.steady = standsStill()
 	_, key := s.addLicense(license{})
 	s.activate(key, "till-1").is(200)
 	for range 60 {

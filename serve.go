@@ -435,7 +435,7 @@ func (s *server) runChores(ctx context.Context) {
 // by the steady clock, it stops, so that the chores get their turn, and reports that more is left.
 func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
 	for _, remove := range append([]func(*tx) (int64, error){(*tx).sweep}, s.sweeps...) {
-		_, err := s.store.updateInParts(ctx, sweptAtOnce, func(t *tx) (int64, error) {
+		_, err := s.store.updateInParts(ctx, s.store.limits.swept, func(t *tx) (int64, error) {
 			if more = !s.steady().Before(until); more {
 				return 0, nil
 			}
@@ -468,7 +468,7 @@ func (s *server) runFinalChores() error {
 
 // warnOfState warns of a large WAL, and that most calls to different hosts fail alike, as long as that lasts.
 func (s *server) warnOfState() {
-	if s.store.walSize() > maxWAL {
+	if s.store.walSize() > s.store.maxWAL {
 		s.log.Warn(s.walReason())
 	}
 	if fault, since := s.outbound.reach.failing(); fault != "" {

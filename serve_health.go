@@ -68,8 +68,8 @@ const (
 
 // showHealth answers GET /widget/health. The status is pass; warn while another program holds
 // the write lock, the WAL is larger than maxWAL, the key file can't be used or the clock is not taken for
-// right; fail when the database can't be read or written, when it has been locked for lockTimeout, or while
-// the service stops. Damage that a request or a worker has met is fail if a write met it, else warn, until
+// right; fail when the database can't be read or written, when it has been locked for as long as a write waits,
+// or while the service stops. Damage that a request or a worker has met is fail if a write met it, else warn, until
 // 'widgetd check' passes or the service is started again.
 func (s *server) showHealth(ctx context.Context, c *call) (any, error) {
 	if err := s.admit(ctx, c); err != nil {
@@ -101,7 +101,7 @@ func (s *server) reportOf(found *healthProbe) *healthReport {
 	if len(s.store.met.rowsMet()) > 0 {
 		report.worsen(healthWarn, rowsUnreadReason)
 	}
-	if size := s.store.walSize(); size > maxWAL {
+	if size := s.store.walSize(); size > s.store.maxWAL {
 		reason := s.walReason()
 		report.Checks["sqlite:logSize"] = []healthProbe{
 			{"datastore", size, "bytes", healthWarn, newStamp(s.now()), reason}}
@@ -203,7 +203,7 @@ func (s *server) lastHealth() *healthProbe {
 	}
 	waited := now.Sub(since)
 	last.ObservedValue, last.Time, last.Status = waited.Milliseconds(), newStamp(now), healthWarn
-	if waited >= lockTimeout {
+	if waited >= s.store.lockTimeout {
 		last.Status = healthFail
 	}
 	last.Output = fmt.Sprintf(reason, int(waited.Seconds()))

@@ -57,6 +57,11 @@ func TestHealth_warnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testin
 	})
 	s.health().is(200).members("status", "pass")
 	release := foreignLock(t, s.store.path)
+	later.Add(int64(time.Second))
+	s.get("/widget/health") // whose proof waits
+	if !soon(func() bool { return !s.store.lockedSince().IsZero() }) {
+		t.Fatal("no write waits for the lock")
+	}
 	for _, c := range []struct {
 		more   time.Duration
 		status int

@@ -78,7 +78,8 @@ type standby struct {
 	log     *slog.Logger
 	db      string // whose copy it is, and beside which it keeps what it has heard
 
-	config  string // of Litestream; "": its own default
+	config  string           // of Litestream; "": its own default
+	steady  func() time.Time // a clock that is never set, by which the rate of questions is measured
 	started time.Time
 
 	mu        sync.Mutex
@@ -92,7 +93,8 @@ type standby struct {
 func newStandby(db string, keys func() (*keyring, error), trusted []netip.Prefix, log *slog.Logger) *standby {
 	told := newTeller(log)
 	return &standby{self: peerMessage{Machine: randomText(16)}, keys: keys, trusted: trusted,
-		askedBy: newLimiter(maxAddressBuckets), told: told, log: slog.New(told), db: db, started: time.Now()}
+		askedBy: newLimiter(maxAddressBuckets), told: told, log: slog.New(told), db: db,
+		steady: time.Now, started: time.Now()}
 }
 
 // learn keeps the epoch of a machine that serves, unless it knows of a later one, and compares their key files.
@@ -260,7 +262,7 @@ func (b *standby) health() *healthReport {
 // answer answers a question of the peer.
 func (b *standby) answer(r *http.Request) (status int, kind string, body []byte) {
 	peer := clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), b.trusted)
-	if v := b.askedBy.take(addressKey(peer, networkOfClient), peerRate, time.Now()); !v.ok {
+	if v := b.askedBy.take(addressKey(peer, networkOfClient), peerRate, b.steady()); !v.ok {
 		return http.StatusTooManyRequests, "", nil
 	}
 	keys, err := b.keys()

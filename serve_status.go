@@ -335,7 +335,7 @@ func fileStatus(v *statusView, to *statusReport) error {
 	to.set("wal_bytes", v.walSize())
 	to.say("%s, %s, schema version %d; write-ahead log %s", v.path, sizeText(v.databaseSize()), schemaVersion,
 		sizeText(v.walSize()))
-	if v.walSize() > maxWAL && (v.service == nil || v.service.Health == healthPass) {
+	if v.walSize() > v.maxWAL && (v.service == nil || v.service.Health == healthPass) {
 		to.ask("the write-ahead log has %s: end the transaction that another program keeps open",
 			sizeText(v.walSize()))
 	}

@@ -31,7 +31,7 @@ const (
 	watchOver    = 5 * time.Minute  // how long a trouble must be gone to be over: one that comes and goes is told once
 	watchBurst   = 6                // messages within an hour, after which one comes every watchPause
 	watchPause   = 15 * time.Minute // and has all that has changed meanwhile
-	watchLimit   = 10 * time.Second // for a call
+	watchLimit   = 10 * time.Second // for a call, by default
 	watchLines   = 8                // troubles that a message names
 	maxWatchLine = 300              // bytes of each
 	maxWatchFile = 64 << 10         // bytes
@@ -135,7 +135,11 @@ func (w *watchState) told(m watchMessage, found map[string]trouble, now time.Tim
 }
 
 // A watchTarget is where the file widgetd.watch says that messages go.
-type watchTarget struct{ ntfy, webhook, token, ping string }
+type watchTarget struct {
+	ntfy, webhook, token, ping string
+
+	limit time.Duration // for a call; 0: watchLimit
+}
 
 // readWatchFile reads the addresses. The error never has one in it.
 func readWatchFile(f *os.File) (w watchTarget, err error) {
@@ -179,11 +183,14 @@ func isWatchAddress(address string) bool {
 	return strings.EqualFold(u.Scheme, "https") || parseAddress(u.Hostname()).IsLoopback()
 }
 
-// watchCall calls an address. The error does not name it.
-func watchCall(ctx context.Context, method, address string, header http.Header, body []byte) error {
+// patience returns how long a call may take.
+func (w *watchTarget) patience() time.Duration { return cmp.Or(w.limit, watchLimit) }
+
+// call calls an address. The error does not name it.
+func (w *watchTarget) call(ctx context.Context, method, address string, header http.Header, body []byte) error {
 	client := newOutbound(everywhere)
 	defer client.close()
-	client.limit = watchLimit
+	client.limit = w.patience()
 	answer, err := client.do(ctx, outboundRequest{method, address, header, body, maxPeerMessage})
 	switch {
 	case err != nil && reasonOf(err) != outboundTooLarge:
@@ -216,13 +223,13 @@ func (w *watchTarget) send(ctx context.Context, m watchMessage, urgent bool) err
 	text := strings.Join(lines, "\n")
 	if w.webhook != "" {
 		body := encodeJSON(map[string]any{"title": title, "message": text, "priority": priority, "tags": []string{tag}})
-		return watchCall(ctx, http.MethodPost, w.webhook, http.Header{"Content-Type": {"application/json"}}, body)
+		return w.call(ctx, http.MethodPost, w.webhook, http.Header{"Content-Type": {"application/json"}}, body)
 	}
 	header := http.Header{"Title": {title}, "Priority": {fmt.Sprint(priority)}, "Tags": {tag}}
 	if w.token != "" {
 		header.Set("Authorization", "Bearer "+w.token)
 	}
-	return watchCall(ctx, http.MethodPost, w.ntfy, header, []byte(text))
+	return w.call(ctx, http.MethodPost, w.ntfy, header, []byte(text))
 }
 
 // watchRun runs 'widgetd watch'.
@@ -237,6 +244,7 @@ func watchRun(e *env) error {
 	}
 	defer file.Close()
 	target, err := readWatchFile(file)
+	target.limit = e.callLimit
 	if err == nil { // one at a time, whose state the other reads
 		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
 	}
@@ -272,7 +280,7 @@ func watchRun(e *env) error {
 		})
 	}
 	if target.ping != "" {
-		if failed := watchCall(e.ctx, http.MethodGet, target.ping, nil, nil); failed != nil {
+		if failed := target.call(e.ctx, http.MethodGet, target.ping, nil, nil); failed != nil {
 			err = errors.Join(err, fmt.Errorf("the address that notices silence could not be called: %w", failed))
 		}
 	}

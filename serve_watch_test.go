@@ -68,6 +68,7 @@ type watchedFile struct {
 	*operator
 	phone *telephone
 	now   time.Time
+	limit time.Duration // for a call; 0: as without a test
 }
 
 func newWatched(t *testing.T, lines string) *watchedFile {
@@ -88,7 +89,8 @@ func (w *watchedFile) run(args ...string) (string, error) {
 	w.now = w.now.Add(time.Minute)
 	out := &strings.Builder{}
 	e := &env{ctx: w.t.Context(), getenv: func(name string) string { return w.env[name] }, stdin: strings.NewReader(""),
-		stdout: out, stderr: out, nouns: nouns(), now: func() time.Time { return w.now }, uid: os.Geteuid()}
+		stdout: out, stderr: out, nouns: nouns(), now: func() time.Time { return w.now }, uid: os.Geteuid(),
+		callLimit: w.limit}
 	e.commands = commandsOf(e.nouns)
 	line := append([]string{"watch"}, args...)
 	err := e.dispatch(line)
@@ -289,6 +291,9 @@ func TestWatch_keepsWhatCouldNotBeTold(t *testing.T) {
 		"connection": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 	} {
 		w.phone.answer = answer
+		if w.limit = 0; why == "timeout" {
+			w.limit = 300 * time.Millisecond
+		}
 		said, err := w.run()
 		failIf(t, err == nil || !strings.Contains(said, why), "%s: %s", why, said)
 		if rings, pings := w.phone.taken(); len(rings)+pings > 0 {
@@ -298,7 +303,9 @@ func TestWatch_keepsWhatCouldNotBeTold(t *testing.T) {
 	if rings, _ := elsewhere.taken(); len(rings) > 0 {
 		t.Error("a redirect is followed")
 	}
+	equal(t, "how long a call may take", (&watchTarget{}).patience(), 10*time.Second)
 	// An answer without an end is not read to its end.
+	w.limit = 0
 	w.phone.answer = func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 10<<20)) }
 	_, err := w.run()
 	must(t, err)

@@ -58,10 +58,12 @@ type statements struct {
 	stmts   map[string]*sql.Stmt
 	met     *faultLog // where damage and unreadable rows are noted; nil: nowhere
 	writes  bool      // the statements are the writer's
+	limits  limits
 }
 
 func newQueries(prepare func(context.Context, string) (*sql.Stmt, error)) *queries {
-	return &queries{&statements{prepare: prepare, stmts: map[string]*sql.Stmt{}}, context.Background()}
+	return &queries{&statements{prepare: prepare, stmts: map[string]*sql.Stmt{}, limits: usualLimits},
+		context.Background()}
 }
 
 // within returns the readers' queries bound to ctx. When ctx ends, they return its error: a query
@@ -364,9 +366,32 @@ func (q *queries) countSince(query string, now, then stamp) (n int, since stamp,
 	return n, since, id, err
 }
 
-// maxListRows is how many rows of a table one request for a list goes through (contract,
-// section 1): filters that match little then answer with a short page and a cursor.
-const maxListRows = 10_000
+// limits bound what one request reads or changes, and what an account may have, where a test must come to the bound.
+type limits struct {
+	// Rows of a table that one request for a list goes through (contract, section 1): filters that match little then
+	// answer with a short page and a cursor. A sweep of events looks at as many.
+	listRows int
+
+	planLicenses    int   // that one call of applyPlan goes through; a multiple of appliedAtOnce
+	swept           int64 // rows that one sweep removes, so that other writers do not wait long
+	plans           int   // of an account, without those that are retired
+	openOrders      int   // of an account
+	attempts        int   // to pay one order
+	refunds         int   // of one order, failed ones included
+	talliedLicenses int   // that the status command counts by their status; of more it tells the number only
+}
+
+// usualLimits are those of every store that is opened with none of its own.
+var usualLimits = limits{
+	listRows:        10_000,
+	planLicenses:    5_000,
+	swept:           1_000,
+	plans:           500,
+	openOrders:      10_000,
+	attempts:        20,
+	refunds:         100,
+	talliedLicenses: 10_000,
+}
 
 // A listPage is a page of a list.
 type listPage[T any] struct {
@@ -398,7 +423,7 @@ func (r idRange) below(cursor string) string {
 }
 
 // An indexedScope is a condition " AND COLUMN = ?" of a scope that has an index of its own. Of several, a page goes
-// along the index that reaches further back with maxListRows rows; the other conditions are filters then.
+// along the index that reaches further back with limits.listRows rows; the other conditions are filters then.
 type indexedScope struct {
 	condition string
 	args      []any
@@ -434,7 +459,7 @@ func (l *listQuery) bounds(scope indexedScope, before, lowest any) (where string
 
 // readPage returns up to limit rows whose key is below before, and the key after which the
 // next page begins, zero when this is the last. A list with filters goes through at most
-// maxListRows rows of its scope, so its page may have fewer than limit rows, or none, although
+// limits.listRows rows of its scope, so its page may have fewer than limit rows, or none, although
 // another page follows. Rows that can't be read are left out, which shortens a page too.
 func readPage[T any, K string | int64](
 	q *queries, l listQuery, before K, limit int, dest func(*T) []any, key func(T) K,
@@ -455,7 +480,7 @@ func readPage[T any, K string | int64](
 		for i, scope := range l.indexed {
 			where, args := l.bounds(scope, before, lowest)
 			end, err := orNil(oneValue[K](q, `SELECT `+l.key+` FROM `+l.table+where+order+` OFFSET ?`,
-				append(args, 1, maxListRows-1)...))
+				append(args, 1, q.limits.listRows-1)...))
 			if err != nil {
 				return nil, next, err
 			}
@@ -580,6 +605,7 @@ type store struct {
 	walInfo  os.FileInfo           // of the write-ahead log that SQLite has open
 	damaged  atomic.Pointer[error] // what the last check of the file's header found; nil: nothing
 
+	maxWAL           int64       // bytes of the write-ahead log, past which it is reported
 	noCheckpoints    bool        // leave checkpoints to Litestream, or in a command to the service
 	walNeedsTruncate atomic.Bool // the write-ahead log may still hold what was erased
 }
@@ -653,14 +679,11 @@ func isDuplicate(err error) bool {
 		(se.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || se.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
-// sweptAtOnce is how many rows one sweep removes at most, so that other writers do not wait long.
-const sweptAtOnce = 1_000
-
-// sweep removes up to sweptAtOnce stored answers that have expired, and returns how many it removed.
+// sweep removes up to limits.swept stored answers that have expired, and returns how many it removed.
 func (t *tx) sweep() (int64, error) {
 	t.quiet()
 	return t.exec(`DELETE FROM idempotency WHERE id IN
-		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT ?)`, t.now, sweptAtOnce), nil
+		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT ?)`, t.now, t.limits.swept), nil
 }
 
 // clockSeen returns the time stored in the file, which is the latest that the service took to be right; zero if

@@ -61,7 +61,7 @@ func TestHealth_tellsOfDamageThatARequestMetUntilACheckPasses(t *testing.T) {
 	s.healthNow().is(200).members("status", "pass") // nobody has met it yet
 
 	s.get("/leads", auth).is(503, "storage_unavailable")
-	s.get("/widget/health").is(200).members("status", "warn", "output", damageReadReason)
+	s.health().is(200).members("status", "warn", "output", damageReadReason)
 	s.post("/widget/leads", anyLead).is(503, "storage_unavailable")
 	s.healthNow().is(503).members("status", "fail", "output", damageWrittenReason)
 	s.get("/leads", auth).is(503, "storage_unavailable")
@@ -108,7 +108,7 @@ func TestStatus_printsWhatItCanOfADamagedFileAndNamesTheDamage(t *testing.T) {
 	mend()
 	head := fileBytes(t, s.store.path)[:100]
 	damage(t, s.store.path, 0, make([]byte, 100)...)
-	out, err = s.command("status", "-json") // which can't open the file; the service can be asked
+	out, err = s.opening("status", "-json") // which can't open the file; the service can be asked
 	damage(t, s.store.path, 0, head...)
 	if err == nil || !strings.Contains(out, `"health":"fail"`) || !strings.Contains(out, "licences: ") {
 		t.Errorf("%v\n%s", err, out)
@@ -332,7 +332,7 @@ func TestCheck_readsEveryRowAsTheProgramDoes(t *testing.T) {
 	o.do("plan", "add", `{"name":"pro","product":"kds"}`)
 	out, _ := o.try("check")
 	lacks(t, out, "can't be read")
-	objects, err := declared(schemaOf)
+	objects, err := declaredObjects()
 	must(t, err)
 	query, filled, read := "", []string{}, map[string]bool{}
 	o.store(func(s *store) {
@@ -383,10 +383,9 @@ func TestCheck_findsWhatOnlyAShellLeavesBehindAndSaysWhatMendsIt(t *testing.T) {
 	origin := func(text string) string {
 		return `INSERT INTO origins (origin, account_id) VALUES ('` + text + `', '` + main + `')`
 	}
-	for breaks, want := range map[string]string{
-		`UPDATE accounts SET is_main = 0`: "account: none is the main one, so leads without an Origin are refused: ",
-		`UPDATE accounts SET closed_at = created_at WHERE is_main = 1`: "account: the main one is closed: run " +
-			"'widgetd account reopen " + main + "'\n",
+	rounds := []map[string]string{{`UPDATE accounts SET closed_at = created_at WHERE is_main = 1`: "account: the " +
+		"main one is closed: run 'widgetd account reopen " + main + "'\n"}, {
+		`UPDATE accounts SET is_main = 0`:     "account: none is the main one, so leads without an Origin are ",
 		`UPDATE base_urls SET is_current = 0`: "base address: none is the current one, so the service does not start: ",
 		`INSERT INTO account_settings (account_id, zone) VALUES ('` + main + `', 'Europe/Zürich')`: "there is no " +
 			`time zone "Europe/Zürich"`,
@@ -400,18 +399,21 @@ func TestCheck_findsWhatOnlyAShellLeavesBehindAndSaysWhatMendsIt(t *testing.T) {
 		app + `INSERT INTO app_origins SELECT value, 'app_1'
 			FROM json_each('["https://p.example:443", "https://p.example"]')`: "origin: app_origins with " +
 			"origin = 'https://p.example:443' never matches: ",
-	} {
-		raw(t, path, breaks)
-		out, err := o.try("check")
-		if err == nil {
-			t.Errorf("%s: nothing is found", breaks)
+	}}
+	for _, round := range rounds { // of what can be wrong at the same time
+		for breaks := range round {
+			raw(t, path, breaks)
 		}
-		contains(t, out, want)
-		mends := regexp.MustCompile(`the sqlite3 shell.*?: ([UD][A-Z]+ .*;)\n`).FindStringSubmatch(out)
-		if mends != nil {
-			runProgram(t, "sqlite3", "-bail", path, "PRAGMA foreign_keys = ON; "+mends[1])
-		} else if command := regexp.MustCompile(`run 'widgetd (.*)'\n`).FindStringSubmatch(out); command != nil {
-			o.do(strings.Fields(command[1])...)
+		out, err := o.try("check")
+		failIf(t, err == nil, "nothing is found")
+		for _, want := range round {
+			contains(t, out, want)
+		}
+		if mends := captures(`the sqlite3 shell.*?: ([UD][A-Z]+ .*;)\n`, out); len(mends) > 0 {
+			runProgram(t, "sqlite3", "-bail", path, "PRAGMA foreign_keys = ON; "+strings.Join(mends, "\n"))
+		}
+		for _, command := range captures(`run 'widgetd (.*)'\n`, out) {
+			o.do(strings.Fields(command)...)
 		}
 		if out, err := o.try("check"); err != nil {
 			t.Errorf("after it was mended: %s", out)

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -27,21 +28,34 @@ import (
 // schemaSQL returns the declarations of the present schema: schema.sql.
 func schemaSQL() string { return embedded("schema.sql") }
 
+// declaredTables are the names of the tables of schema.sql.
+var declaredTables = sync.OnceValue(func() (names []string) {
+	for line := range strings.Lines(schemaSQL()) {
+		if table, ok := strings.CutPrefix(line, "CREATE TABLE "); ok {
+			name, _, _ := strings.Cut(table, " ")
+			names = append(names, name)
+		}
+	}
+	return names
+})
+
 const (
 	applicationID = 2003068788 // "wdgt", as schema.sql sets it
 
 	readerConns = 3        // each keeps up to 2 MiB of pages
-	maxWAL      = 64 << 20 // bytes of the write-ahead log, past which it is reported
+	maxWAL      = 64 << 20 // bytes of the write-ahead log, past which it is reported, by default
 )
 
 // storeOptions are what the service, commands and tests open a database with.
 type storeOptions struct {
 	noCheckpoints bool          // never checkpoint: that is the service's or Litestream's job
-	busyTimeout   time.Duration // SQLite's busy_timeout; 0: lockTimeout
+	busyTimeout   time.Duration // SQLite's busy_timeout, and how long a job waits for the writer; 0: lockTimeout
+	maxWAL        int64         // bytes of the write-ahead log, past which it is reported; 0: maxWAL
 	now           func() time.Time
 	driver        string // of the writer, for tests that inject faults; "": sqlite
 	followed      bool   // also open a copy that 'litestream restore -f' was writing, to promote it
 	unsynced      bool   // no commit waits for the disk
+	limits        limits // the zero value: usualLimits
 }
 
 // dsn returns the data source name of a file, with every pragma in it: one that is sent by Exec
@@ -51,7 +65,7 @@ func dsn(path, mode string, o storeOptions, more ...string) string {
 	q := url.Values{"mode": {mode}, "_txlock": {"immediate"}, "_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", patience.Milliseconds()), // first: the others may have to wait
 		"journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "trusted_schema(0)",
-		"secure_delete(1)", fmt.Sprintf("journal_size_limit(%d)", maxWAL),
+		"secure_delete(1)", fmt.Sprintf("journal_size_limit(%d)", cmp.Or(o.maxWAL, maxWAL)),
 	}}
 	if o.noCheckpoints {
 		q.Add("_pragma", "wal_autocheckpoint(0)")
@@ -286,11 +300,12 @@ func openStore(path string, o storeOptions) (*store, error) {
 		file.Close()
 		return nil, oneLineError{err}
 	}
-	s := &store{path: path, walPath: real + "-wal", file: file, now: o.now, noCheckpoints: o.noCheckpoints}
+	s := &store{path: path, walPath: real + "-wal", file: file, now: o.now, noCheckpoints: o.noCheckpoints,
+		maxWAL: cmp.Or(o.maxWAL, maxWAL)}
 	if s.now == nil {
 		s.now = time.Now
 	}
-	s.writer = newWriter(s.inPlace, s.now)
+	s.writer = newWriter(s.inPlace, s.now, cmp.Or(o.limits, usualLimits), cmp.Or(o.busyTimeout, lockTimeout))
 	if err := s.open(o); err != nil {
 		s.closeFiles()
 		return nil, oneLineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}
@@ -348,7 +363,7 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
 	s.queries = newQueries(s.readers.PrepareContext)
-	s.queries.met = s.met
+	s.queries.met, s.queries.limits = s.met, s.writer.limits
 	if s.walInfo, err = os.Stat(s.walPath); err != nil {
 		return err
 	}
@@ -407,12 +422,8 @@ func (s *store) checkSchema() error {
 	if err != nil {
 		return err
 	}
-	for line := range strings.Lines(schemaSQL()) {
-		table, ok := strings.CutPrefix(line, "CREATE TABLE ")
-		if !ok {
-			continue
-		}
-		if table, _, _ = strings.Cut(table, " "); !slices.Contains(tables, table) {
+	for _, table := range declaredTables() {
+		if !slices.Contains(tables, table) {
 			return fmt.Errorf("the table %s is missing", table)
 		}
 	}
@@ -769,7 +780,7 @@ func (q *queries) seatFaults() (faults []string, err error) {
 // diffSchema compares a database's schema with schema.sql. It returns what is missing or different, and what the
 // database has in addition.
 func diffSchema(q *queries) (wrong, extra []string, err error) {
-	want, err := declared(schemaOf)
+	want, err := declaredObjects()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -792,6 +803,13 @@ func diffSchema(q *queries) (wrong, extra []string, err error) {
 	}
 	return wrong, extra, nil
 }
+
+// declaredObjects and declaredParts are schemaOf and schemaParts of a new database, which is made once for each. Nobody
+// may change what they return.
+var (
+	declaredObjects = sync.OnceValues(func() (map[string]string, error) { return declared(schemaOf) })
+	declaredParts   = sync.OnceValues(func() ([]string, error) { return declared(schemaParts) })
+)
 
 // declared returns what read finds in a new database.
 func declared[T any](read func(*queries) (T, error)) (found T, err error) {

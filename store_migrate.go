@@ -344,14 +344,17 @@ func (m *migration) fill(of releasedSchema) error {
 	tables := []string{}
 	for _, part := range parts {
 		kind, name, isObject := strings.Cut(part, " ")
-		switch {
-		case kind == "table":
+		if kind == "table" {
 			tables = append(tables, name)
-			err = m.exec(`ALTER TABLE ` + name + ` RENAME TO old_` + name)
-		case isObject:
+		} else if isObject {
 			err = m.exec(`DROP ` + part)
 		}
 		if err != nil {
+			return err
+		}
+	}
+	for _, name := range tables { // when the rest is gone, since SQLite reads all declarations anew for each
+		if err := m.exec(`ALTER TABLE ` + name + ` RENAME TO old_` + name); err != nil {
 			return err
 		}
 	}
@@ -382,7 +385,7 @@ func (m *migration) checkParts(of releasedSchema) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	present, err := declared(schemaParts)
+	present, err := declaredParts()
 	if err != nil {
 		return nil, err
 	}

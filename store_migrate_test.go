@@ -33,24 +33,43 @@ func dumpName(version int) string { return fmt.Sprintf("testdata/v%d.sql", versi
 // dumpedVersions are those of the releases, and the present one.
 var dumpedVersions = append(slices.Sorted(maps.Keys(releasedSchemas)), schemaVersion)
 
-// dumped are the databases that are made from the dumps, by version.
-var dumped [schemaVersion + 1]struct {
+// A madeFile is a database that is made once, of which every test gets a copy.
+type madeFile struct {
 	once    sync.Once
 	content []byte
 }
 
+// copied returns the path of a new copy. The first test that asks for one makes the file.
+func (f *madeFile) copied(t testing.TB, make func(path string)) (path string) {
+	t.Helper()
+	f.once.Do(func() {
+		path := filepath.Join(t.TempDir(), "widgetd.db")
+		make(path)
+		f.content = fileBytes(t, path)
+	})
+	path = filepath.Join(t.TempDir(), "widgetd.db")
+	writeFile(t, path, f.content)
+	return path
+}
+
+// dumped are the databases that are made from the dumps, by version, and dumpedUpgraded what upgrades make of them.
+var dumped, dumpedUpgraded [schemaVersion + 1]madeFile
+
 // oldDatabase makes a database from the dump of a version, in WAL mode and closed, as a service leaves it.
 func oldDatabase(t testing.TB, version int) (path string) {
 	t.Helper()
-	made := &dumped[version]
-	made.once.Do(func() {
-		path := filepath.Join(t.TempDir(), "widgetd.db")
+	return dumped[version].copied(t, func(path string) {
 		raw(t, path, string(fileBytes(t, dumpName(version)))+";PRAGMA journal_mode = WAL")
-		made.content = fileBytes(t, path)
 	})
-	path = filepath.Join(t.TempDir(), "widgetd.db")
-	writeFile(t, path, made.content)
-	return path
+}
+
+// upgradedDatabase makes a database from the dump of a version and an upgrade.
+func upgradedDatabase(t testing.TB, version int) (path string) {
+	t.Helper()
+	return dumpedUpgraded[version].copied(t, func(path string) {
+		writeFile(t, path, fileBytes(t, oldDatabase(t, version)))
+		upgraded(t, path, upgradeOptions{noCopy: true})
+	})
 }
 
 // A content is all that a database holds.
@@ -245,27 +264,12 @@ func TestUpgrade_ofEveryDumpMakesThePresentSchemaAndKeepsEveryRow(t *testing.T) 
 	}
 }
 
-func TestUpgrade_keepsWhenTokensOfBooksAreAskedForAgain(t *testing.T) {
-	t.Parallel()
-	path := oldDatabase(t, 8)
-	raw(t, path, `INSERT INTO books_connections (id, account_id, product, removed_at, created_at)
-		SELECT 'bkc_3', id, 'xero', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z' FROM accounts LIMIT 1`)
-	upgraded(t, path, upgradeOptions{})
-	got, err := openTestStore(t, path, storeOptions{}).texts(`SELECT
-		concat_ws(' ', id, renewal_lost_at, 'again', renew_at) FROM books_connections ORDER BY id`)
-	if want := []string{"bkc_00000000000000000000000001 2026-11-20T10:00:00Z again",
-		"bkc_00000000000000000000000002 2026-11-20T10:00:00Z again 2026-11-20T10:00:40Z", "bkc_3 again",
-	}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("%q, %v", got, err)
-	}
-}
-
 // Against whoever could write the schema of an older file who would keep a weaker check in it after an upgrade: no
 // declaration of the old file is kept: the tables are made anew, and rows that break a rule are refused.
 func TestUpgrade_keepsNoWeakerRuleOfAnOldSchema(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	path := oldDatabase(t, 8)
+	path := oldDatabase(t, 1)
 	raw(t, path, `PRAGMA writable_schema = ON; UPDATE sqlite_schema SET
 		sql = replace(sql, 'CHECK (grace_days BETWEEN 0 AND 3650)', '/* CHECK (grace_days >= 0) */');
 		PRAGMA writable_schema = RESET; UPDATE licenses SET grace_days = -1`)
@@ -286,8 +290,11 @@ func TestUpgrade_carriesTimesThatNoCalendarHasOverAndNamesTheirRows(t *testing.T
 	sequentialUnderRace(t)
 	t.Parallel()
 	const id = "lic_00000000000000000000000001"
-	for _, version := range []int{1, 8} {
-		for _, more := range [][]string{nil, {"-no-copy"}, {"-dry-run"}} {
+	for i, version := range []int{1, 8} {
+		for j, more := range [][]string{{"-dry-run"}, nil, {"-no-copy"}} {
+			if i != j%2 && !inFull() { // the other version is tried with it
+				continue
+			}
 			o := anOperatorOf(t, version)
 			db := o.env["WIDGETD_DB"]
 			unchecked(t, db, `UPDATE licenses SET expires_at = '2027-02-31T00:00:00Z' WHERE id = '`+id+`'`)
@@ -370,36 +377,45 @@ func digestsAreOfTheirLeads(t *testing.T, s *store) {
 func TestUpgrade_fillsWhatAStepAdds(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	for _, c := range []struct {
-		version       int
-		before, query string
-		want          []string
-	}{
-		{1, `INSERT INTO item_counts (widget_id, quarter, item, clicks, orders) VALUES
+	before := map[int]string{1: `INSERT INTO item_counts (widget_id, quarter, item, clicks, orders) VALUES
 			('wgt_00000000000000000000000001', '2026-11-20T00:00:00Z', 'Tiramisù', 1, 100),
 			('wgt_00000000000000000000000001', '2026-11-20T23:45:00Z', 'Tiramisù', 2, 200),
 			('wgt_00000000000000000000000001', '2026-11-21T00:00:00Z', 'Tiramisù', 4, 400),
 			('wgt_00000000000000000000000001', '2026-11-20T23:45:00Z', 'other', 8, 0),
-			('wgt_00000000000000000000000002', '2026-11-20T23:45:00Z', 'Tiramisù', 16, 0)`,
-			// with what the dump has, of 10:45
-			`SELECT concat_ws(' ', substr(widget_id, -1), substr(day, -2), item, clicks, orders) FROM item_counts`,
-			[]string{"1 20 Tiramisù 23 310", "1 20 other 18 2", "1 21 Tiramisù 4 400",
-				"2 20 Chef's “Surprise”; DROP TABLE leads 0 1", "2 20 Tiramisù 16 0"}},
-		{1, `UPDATE licenses SET grace_noted = NULL, expired_noted = NULL, expires_at = '2026-05-01T00:00:00Z',
+			('wgt_00000000000000000000000002', '2026-11-20T23:45:00Z', 'Tiramisù', 16, 0);
+			UPDATE licenses SET grace_noted = NULL, expired_noted = NULL, expires_at = '2026-05-01T00:00:00Z',
 				grace_days = 2;
 			UPDATE licenses SET grace_noted = expires_at WHERE id LIKE '%1';
 			UPDATE licenses SET expired_noted = '2026-05-03T00:00:00Z' WHERE id LIKE '%2'`,
-			// so that no end that is past is announced
-			`SELECT substr(id, -1) FROM licenses WHERE expiring_noted = '2026-05-01T00:00:00Z'`,
+		8: `INSERT INTO books_connections (id, account_id, product, removed_at, created_at)
+			SELECT 'bkc_3', id, 'xero', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z' FROM accounts LIMIT 1`}
+	files := map[int]string{}
+	for version, statements := range before {
+		files[version] = oldDatabase(t, version)
+		raw(t, files[version], statements)
+		upgraded(t, files[version], upgradeOptions{noCopy: true})
+	}
+	for _, c := range []struct {
+		version int
+		query   string
+		want    []string
+	}{
+		// with what the dump has, of 10:45
+		{1, `SELECT concat_ws(' ', substr(widget_id, -1), substr(day, -2), item, clicks, orders) FROM item_counts`,
+			[]string{"1 20 Tiramisù 23 310", "1 20 other 18 2", "1 21 Tiramisù 4 400",
+				"2 20 Chef's “Surprise”; DROP TABLE leads 0 1", "2 20 Tiramisù 16 0"}},
+		// so that no end that is past is announced
+		{1, `SELECT substr(id, -1) FROM licenses WHERE expiring_noted = '2026-05-01T00:00:00Z'`,
 			[]string{"1", "1", "2", "2"}},
-		{8, "", `SELECT id FROM orders WHERE pay <> 'online' OR wanted_at IS NOT NULL UNION ALL
+		{8, `SELECT id FROM orders WHERE pay <> 'online' OR wanted_at IS NOT NULL UNION ALL
 			SELECT f.id FROM refunds f JOIN orders o ON o.account_id <> f.account_id WHERE o.id = f.order_id UNION ALL
 			SELECT id FROM disputes WHERE taken <> iif(state = 'won', 0, amount)`, nil},
+		// when tokens of books are asked for again
+		{8, `SELECT concat_ws(' ', id, renewal_lost_at, 'again', renew_at) FROM books_connections`,
+			[]string{"bkc_00000000000000000000000001 2026-11-20T10:00:00Z again",
+				"bkc_00000000000000000000000002 2026-11-20T10:00:00Z again 2026-11-20T10:00:40Z", "bkc_3 again"}},
 	} {
-		path := oldDatabase(t, c.version)
-		raw(t, path, c.before)
-		upgraded(t, path, upgradeOptions{noCopy: true})
-		must(t, readFile(path, func(q *queries) error {
+		must(t, readFile(files[c.version], func(q *queries) error {
 			got, err := collect(q, c.query, nil, func(row *string) []any { return []any{row} })
 			slices.Sort(got)
 			equal(t, c.query, got, c.want)
@@ -536,12 +552,15 @@ func directory(t testing.TB, dir string) map[string]string {
 func TestUpgrade_refusesInOneLineAndChangesNothing(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	for _, refusal := range upgradeRefusals {
+	for i, refusal := range upgradeRefusals {
 		t.Run(refusal.name, func(t *testing.T) {
 			path := oldDatabase(t, 1)
 			refusal.make(t, path)
 			before := directory(t, filepath.Dir(path))
-			for _, o := range []upgradeOptions{{}, {noCopy: true}, {dryRun: true}} {
+			for j, o := range []upgradeOptions{{noCopy: true}, {dryRun: true}, {}} {
+				if i%3 != j && i%3 != (j+1)%3 && !inFull() { // others are tried with it
+					continue
+				}
 				_, err := upgradeFile(t.Context(), path, withClock(o))
 				oneLine(t, err, refusal.want)
 				if err != nil && !strings.Contains(err.Error(), path) {
@@ -599,32 +618,31 @@ func TestUpgrade_changesNothingWhenItIsStopped(t *testing.T) {
 
 func TestUpgrade_leavesTheOldOrTheNewWhicheverCallFails(t *testing.T) {
 	sequentialUnderRace(t)
+	t.Parallel()
+	kinds := newFaultBench(t).errors(t)
+	old := oldDatabase(t, 1)
+	text, before := fileBytes(t, old), contentOf(t, old, nil)
+	after := contentOf(t, upgradedDatabase(t, 1), nil)
+	attempt := func(t *testing.T, f *fault) (path string, report *upgradeReport, err error) {
+		path = filepath.Join(t.TempDir(), "widgetd.db")
+		writeFile(t, path, text)
+		useFault(path, f)
+		report, err = upgradeFile(t.Context(), path, withClock(upgradeOptions{driver: faultyDriverName}))
+		return path, report, err
+	}
+	const never = 1 << 30
+	counting := &fault{armed: true, left: never}
+	_, _, err := attempt(t, counting)
+	must(t, err)
+	left, _ := counting.next()
 	for _, how := range []form{notDone, done, ended} {
 		t.Run(how.String(), func(t *testing.T) {
 			t.Parallel()
-			b := newFaultBench(t)
-			kinds := b.errors(t)
-			old := oldDatabase(t, 1)
-			text := fileBytes(t, old)
-			before := contentOf(t, old, nil)
-			upgraded(t, old, upgradeOptions{})
-			after := contentOf(t, old, nil)
 			f := &fault{armed: true}
-			attempt := func(n int, only string, kind error) (path string, report *upgradeReport, err error) {
-				path = filepath.Join(t.TempDir(), "widgetd.db")
-				writeFile(t, path, text)
-				f.set(n, only, how, kind)
-				useFault(path, f)
-				report, err = upgradeFile(t.Context(), path, withClock(upgradeOptions{driver: "faulty"}))
-				return path, report, err
-			}
-			const never = 1 << 30
-			_, _, err := attempt(never, "", nil)
-			b.check(err)
-			left, _ := f.next()
 			tried, finished := 0, 0
 			try := func(n int, only string, kind error) {
-				path, report, err := attempt(n, only, kind)
+				f.set(n, only, how, kind)
+				path, report, err := attempt(t, f)
 				what := fmt.Sprintf("%v, %v at %q", kind, how, f.hit())
 				if f.hit() == "" || err == nil && report == nil {
 					t.Fatalf("%s: %v, %v", what, report, err)
@@ -936,10 +954,6 @@ func TestLeads_eraseNamesTheCopiesThatStillHoldTheAddress(t *testing.T) {
 	}
 }
 
-// upgradeRows is how many leads, licences, devices and events each BenchmarkUpgrade has.
-var upgradeRows = flag.Int("rows", 10_000,
-	"leads, licences, devices and events, each, in the database of BenchmarkUpgrade")
-
 // manyOfVersion1 adds to a database of version 1 n leads, licences with a key, devices, and
 // events, which are about each of those in turn. Ids tell the time, as those of the service do.
 func manyOfVersion1(n int) string {
@@ -964,27 +978,4 @@ func manyOfVersion1(n int) string {
 			iif(i % 3, 'lic_' || id, NULL), iif(i % 3 = 2, 'dev_' || id, NULL),
 			iif(i % 3, NULL, 'lead_' || id), 'site' FROM made;
 		DROP TABLE made; COMMIT; VACUUM;`
-}
-
-// BenchmarkUpgrade takes a database of version 1 to the present one, without the copy, and
-// tells its size before and after, and after a VACUUM too:
-//
-//	go test -run '^$' -bench Upgrade -benchtime 1x -rows 1000000 -v -timeout 20m
-func BenchmarkUpgrade(b *testing.B) {
-	for b.Loop() {
-		b.StopTimer()
-		path := oldDatabase(b, 1)
-		raw(b, path, manyOfVersion1(*upgradeRows))
-		megabytes := func() float64 { return float64(fileSize(path)) / 1e6 }
-		before := megabytes()
-		b.StartTimer()
-		upgraded(b, path, upgradeOptions{noCopy: true})
-		b.StopTimer()
-		after := megabytes()
-		raw(b, path, `VACUUM`)
-		b.ReportMetric(before, "MB-before")
-		b.ReportMetric(after, "MB-after")
-		b.ReportMetric(megabytes(), "MB-vacuumed")
-		b.StartTimer()
-	}
 }

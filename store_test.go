@@ -2,10 +2,8 @@ package main
 
 import (
 	"database/sql"
-	"flag"
 	"fmt"
-	"math/rand/v2"
-	"path/filepath"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -208,58 +206,6 @@ func FuzzID(f *testing.F) {
 	})
 }
 
-// scaleLicenses is how many licences the scale benchmarks put beside 1,000; each has two devices.
-var scaleLicenses = flag.Int("licenses", 2000, "licences in the large database of the scale benchmarks")
-
-// fillLicenses writes n licences with two devices each, spread over n/100+1
-// accounts, and returns one of those accounts and the keys. It commits every 20,000.
-func fillLicenses(tb testing.TB, st *store, n int) (account string, keys []string) {
-	tb.Helper()
-	var accounts []string
-	for len(keys) < n {
-		must(tb, st.update(tb.Context(), func(t *tx) error {
-			for len(accounts) < n/100+1 {
-				id := t.addAccount(fmt.Sprint("Account ", len(accounts)), false)
-				if err := t.setRate(id, 1_000_000); err != nil {
-					return err
-				}
-				accounts = append(accounts, id)
-			}
-			for until := min(n, len(keys)+20_000); len(keys) < until; {
-				key := newLicenseKey()
-				if err := fillLicense(t, accounts[len(keys)%len(accounts)], key, len(keys)); err != nil {
-					return err
-				}
-				keys = append(keys, key)
-			}
-			return nil
-		}))
-	}
-	return accounts[0], keys
-}
-
-// fillLicense writes licence n with two devices.
-func fillLicense(t *tx, account, key string, n int) error {
-	parsed, err := parseLicenseKey(key)
-	if err != nil {
-		return err
-	}
-	id, hash := t.newID("lic"), parsed.hash()
-	_, err = t.try(`INSERT INTO licenses (id, account_id, product, max_devices, expires_at, created_at, updated_at)
-		VALUES (?, ?, 'kds', 1000, ?, ?, ?)`, id, account, t.now.after(time.Duration(n%1000+1)*time.Hour), t.now, t.now)
-	if err != nil {
-		return err
-	}
-	_, err = t.try(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, 'XXXXX', ?)`,
-		hash[:], id, t.now)
-	for d := range 2 {
-		fingerprint := fingerprintHash(fmt.Sprint(key, d))
-		deviceTable.insert(t, &device{ID: t.newID("dev"), LicenseID: id, Fingerprint: fingerprint[:],
-			State: deviceActive, ActivatedAt: t.now, LastSeenAt: t.now, Activations: 1})
-	}
-	return err
-}
-
 // readsTooMuch says why a step of SQLite's plan for a query takes longer the more
 // licences there are; "" when it does not.
 func readsTooMuch(query, step string) string {
@@ -322,91 +268,22 @@ func explain(db *sql.DB, query string) (steps []string, err error) {
 	return steps, rows.Err()
 }
 
-// A scaled is a service with many licences in its file, and one device of one of them.
-type scaled struct {
-	*service
-	account    string   // of about 100 licences
-	keys       []string // of all of them
-	key, token string   // of the device
-}
-
-// forget has the service read anew what it keeps in memory.
-func (s *scaled) forget() { s.store.drops.drop("") }
-
-// any returns the key of any licence.
-func (s *scaled) any() string { return s.keys[rand.IntN(len(s.keys))] }
-
-func newScaled(b *testing.B, licenses int) *scaled {
-	s := &scaled{service: newService(b)}
-	s.account, s.keys = fillLicenses(b, s.store, licenses)
-	s.change(func(t *tx) error { return t.setRate(s.service.account, 1_000_000) })
-	_, s.key = s.addLicense(license{})
-	s.token = s.activate(s.key, "a").is(200).text("token")
-	return s
-}
-
-// BenchmarkScale compares what a request costs in a small and in a large database,
-// in turn, so that whatever else the machine does weighs on both:
-//
-//	go test -run '^$' -bench Scale -licenses 1000000 -timeout 20m
-func BenchmarkScale(b *testing.B) {
-	small, large := newScaled(b, 1000), newScaled(b, *scaleLicenses)
-	verify := func(s *scaled) {
-		s.post("/widget/license/verify", `{}`, "Authorization: Bearer "+s.token).is(200)
-	}
-	devices := 0
-	for _, c := range []struct {
-		name string
-		call func(*scaled)
-	}{
-		{"verify", verify},
-		{"verifyFromTheFile", func(s *scaled) {
-			s.forget()
-			verify(s)
-		}},
-		{"verifyAnyFromTheFile", func(s *scaled) {
-			s.forget()
-			s.post("/widget/license/verify", fmt.Sprintf(`{"license_key":%q}`, s.any())).is(200)
-		}},
-		{"activate", func(s *scaled) {
-			devices++
-			s.activate(s.key, fmt.Sprint(devices)).is(200)
-		}},
-		{"activateAny", func(s *scaled) {
-			devices++
-			s.activate(s.any(), fmt.Sprint(devices)).is(200)
-		}},
-		{"transitionsDue", func(s *scaled) {
-			_, err := s.store.transitionsDue(newStamp(time.Now()))
-			s.check(err)
-		}},
-		{"v_licenses", func(s *scaled) {
-			s.count(`SELECT sum(length(status) + seats_used) FROM v_licenses WHERE account_id = ?`, s.account)
-		}},
-		{"open", func(s *scaled) {
-			st, err := openStore(filepath.Join(s.dir, "widgetd.db"), storeOptions{noCheckpoints: true})
-			s.check(err)
-			s.check(st.close())
-		}},
+// What a test lowers is as high as it is said to be.
+func TestStore_limitsAreThoseOfTheDocuments(t *testing.T) {
+	t.Parallel()
+	equal(t, "limits", usualLimits, limits{listRows: 10_000, planLicenses: 5_000, swept: 1_000, plans: 500,
+		openOrders: 10_000, attempts: 20, refunds: 100, talliedLicenses: 10_000})
+	for file, says := range map[string][]string{
+		"web/openapi.json": {"goes through at most 10,000 rows", "up to 5,000 a call", "at most 10,000 open orders"},
+		"web/docs.html": {"looks at no more than 10,000 rows", "at most 500 plans in use", "10,000 open orders",
+			"20 attempts to pay; 100 refunds"},
 	} {
-		b.Run(c.name, func(b *testing.B) {
-			var took [2][]time.Duration
-			for b.Loop() {
-				for i, s := range []*scaled{small, large} {
-					start := time.Now()
-					c.call(s)
-					took[i] = append(took[i], time.Since(start))
-				}
-			}
-			a, z := median(took[0]), median(took[1])
-			b.ReportMetric(float64(a)/1e3, "small-µs")
-			b.ReportMetric(float64(z)/1e3, "large-µs")
-			b.ReportMetric(float64(z)/float64(a), "large/small")
-		})
+		text, err := os.ReadFile(file)
+		must(t, err)
+		contains(t, string(text), says...)
 	}
-}
-
-func median(all []time.Duration) time.Duration {
-	slices.Sort(all)
-	return all[len(all)/2]
+	s := newService(t)
+	for name, q := range map[string]*queries{"the readers'": s.store.queries, "the writer's": s.store.writer.queries} {
+		equal(t, name, q.limits, usualLimits)
+	}
 }

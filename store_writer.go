@@ -19,7 +19,7 @@ const (
 	maxBatch    = 256              // jobs in one transaction
 	maxQueued   = 1024             // jobs in the queue
 	maxBlocked  = 64               // callers that may wait while another process holds the write lock
-	lockTimeout = 15 * time.Second // how long a job waits for the writer, and SQLite for a lock
+	lockTimeout = 15 * time.Second // how long a job waits for the writer, and SQLite for a lock, by default
 )
 
 // A writer makes all changes to the database, over one connection. Its goroutine (loop) alone uses conn, queries,
@@ -42,6 +42,9 @@ type writer struct {
 	queries *queries     // prepared on conn
 	inPlace func() error // fails if the database file is no longer the one that is open
 	now     func() time.Time
+	limits  limits // of the readers' queries, too
+
+	lockTimeout time.Duration // how long a job waits for its turn; SQLite waits as long for a lock
 
 	jobs    chan *job     // the queue
 	look    chan struct{} // loop is to look for foreign commits
@@ -65,15 +68,17 @@ type writer struct {
 
 // newWriter makes a writer without a connection; connect gives it one. inPlace returns an error
 // if the database file is no longer the one that the connection has open.
-func newWriter(inPlace func() error, now func() time.Time) *writer {
+func newWriter(inPlace func() error, now func() time.Time, most limits, lockTimeout time.Duration) *writer {
 	w := &writer{
-		inPlace: inPlace,
-		now:     now,
-		jobs:    make(chan *job, maxQueued),
-		look:    make(chan struct{}, 1),
-		closing: make(chan struct{}),
-		stopped: make(chan struct{}),
-		met:     &faultLog{now: now, rows: map[string]*unreadableRow{}, aside: map[string]bool{}},
+		inPlace:     inPlace,
+		now:         now,
+		limits:      most,
+		lockTimeout: lockTimeout,
+		jobs:        make(chan *job, maxQueued),
+		look:        make(chan struct{}, 1),
+		closing:     make(chan struct{}),
+		stopped:     make(chan struct{}),
+		met:         &faultLog{now: now, rows: map[string]*unreadableRow{}, aside: map[string]bool{}},
 	}
 	w.drops.seed = maphash.MakeSeed()
 	return w
@@ -115,7 +120,7 @@ func (w *writer) connect() (err error) {
 		return err
 	}
 	w.queries = newQueries(w.conn.PrepareContext)
-	w.queries.met, w.queries.writes = w.met, true
+	w.queries.met, w.queries.limits, w.queries.writes = w.met, w.limits, true
 	w.dataVersion = -1 // unknown: each connection starts with a value of its own
 	w.lookedAt.Store(new(time.Time))
 	return nil
@@ -285,6 +290,9 @@ func (j *job) claim() bool {
 	return j.ctx.Err() == nil && j.state.CompareAndSwap(jobWaiting, jobClaimed)
 }
 
+// abandoned reports whether the caller of a job has stopped waiting, or is about to because its context has ended.
+func (j *job) abandoned() bool { return j.ctx.Err() != nil || j.state.Load() == jobAbandoned }
+
 // finish sets the result of a job that was claimed.
 func (j *job) finish(err error) {
 	j.err = err
@@ -317,7 +325,7 @@ func (w *writer) updateFenced(ctx context.Context, f func(*tx) error) error {
 	w.callers.Add(1)
 	defer w.callers.Add(-1)
 	j := &job{ctx: ctx, run: f, done: make(chan struct{})}
-	timeout := time.NewTimer(lockTimeout)
+	timeout := time.NewTimer(w.lockTimeout)
 	defer timeout.Stop()
 	select {
 	case w.jobs <- j:
@@ -445,8 +453,12 @@ func (w *writer) lookForForeignCommits() {
 }
 
 // runBatch runs first and the jobs that are queued in one transaction. It claims them only when the
-// transaction has begun: while a lock delays that, callers can still abandon their jobs.
+// transaction has begun: while a lock delays that, callers can still abandon their jobs. For one that was abandoned
+// before, none begins: under a lock, each would have those behind it wait, and a stop, until SQLite gives up.
 func (w *writer) runBatch(first *job) {
+	if first.abandoned() {
+		return
+	}
 	if err := w.begin(); err != nil {
 		if first.claim() {
 			first.finish(err)

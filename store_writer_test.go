@@ -133,6 +133,26 @@ func TestWriter_skipsACallerWhoLeavesBeforeItsTurn(t *testing.T) {
 	}
 }
 
+// Under a lock, each transaction that begins waits as long as SQLite does, and a stop waits for all of them.
+func TestWriter_beginsNoTransactionForCallersWhoHaveLeft(t *testing.T) {
+	t.Parallel()
+	s := newService(t, withFaults)
+	release := holdWriter(t, s.store)
+	ctx, leave := context.WithCancel(t.Context())
+	gone := queue(s.store, ctx, nothing, nothing, nothing)
+	leave()
+	for _, result := range gone {
+		if err := <-result; !errors.Is(err, context.Canceled) {
+			t.Errorf("a caller who left got %v", err)
+		}
+	}
+	s.fault.set(0, "exec BEGIN", notDone, errors.New("it begins"))
+	s.fault.arm(true)
+	release()
+	s.reopen(storeOptions{})
+	equal(t, "what begins", s.fault.hit(), "")
+}
+
 func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +164,7 @@ func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
 		if err := s.update(t.Context(), func(*tx) error { ran = true; return nil }); !errors.Is(err, errBusy) {
 			t.Errorf("got %v", err)
 		}
-		equal(t, "gave up after", time.Since(start), lockTimeout)
+		equal(t, "gave up after", time.Since(start), 15*time.Second)
 		release()
 		if err := s.update(t.Context(), named("later")); err != nil || ran {
 			t.Errorf("afterwards: %v; the function that was given up ran: %v", err, ran)
@@ -646,48 +666,4 @@ func TestWriter_losesAndDoublesNothingWhicheverCallFails(t *testing.T) {
 			isSound(t, b.store.path)
 		})
 	}
-}
-
-// BenchmarkWrites compares a lead written alone through the writer with the same in a plain transaction of its own.
-func BenchmarkWrites(b *testing.B) {
-	b.Run("plain transaction", func(b *testing.B) {
-		s := openTestStore(b, makeStore(b), storeOptions{})
-		main, err := s.mainAccount()
-		must(b, err)
-		db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}))
-		must(b, err)
-		defer db.Close()
-		db.SetMaxOpenConns(1)
-		conn, err := db.Conn(context.Background())
-		must(b, err)
-		q := newQueries(conn.PrepareContext)
-		defer conn.Close()
-		defer q.close()
-		run := func(query string) {
-			st, err := q.stmt(query)
-			if err == nil {
-				_, err = st.Exec()
-			}
-			must(b, err)
-		}
-		for n := 0; b.Loop(); n++ {
-			now := time.Now()
-			run("BEGIN IMMEDIATE")
-			t := &tx{queries: q, effects: &effects{}, now: newStamp(now), exact: now}
-			_, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: fmt.Sprintf("u%d@example.com", n)})
-			must(b, err)
-			run("COMMIT")
-		}
-	})
-	b.Run("alone", func(b *testing.B) {
-		s := openTestStore(b, makeStore(b), storeOptions{})
-		main, err := s.mainAccount()
-		must(b, err)
-		for n := 0; b.Loop(); n++ {
-			must(b, s.update(context.Background(), func(t *tx) error {
-				_, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: fmt.Sprintf("u%d@example.com", n)})
-				return err
-			}))
-		}
-	})
 }

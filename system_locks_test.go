@@ -2,104 +2,131 @@ package main
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 )
 
-// waitsFor asks until health says that the writer has waited so long for a lock.
-func (c *customer) waitsFor(d time.Duration) {
-	c.t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
-		a := c.ask("GET", "/widget/health", "")
-		probe := a.json()["checks"].(map[string]any)["sqlite:responseTime"].([]any)[0].(map[string]any)
-		if a.text("status") == "warn" && probe["observedValue"].(float64) >= float64(d.Milliseconds()) {
+// impatient is how long SQLite and a write wait for a lock in tests where that time must pass.
+func impatient(o *storeOptions, _ *serverOptions) { o.busyTimeout = 200 * time.Millisecond }
+
+// A lockedOut is a service whose writes come while a shell holds the lock.
+type lockedOut struct {
+	*service
+	clock             wallClock
+	shell             *shell
+	sent              int
+	answered, refused atomic.Int64 // writes
+	kept              acknowledged
+	writes            sync.WaitGroup
+}
+
+func newLockedOut(t *testing.T, change ...func(*storeOptions, *serverOptions)) *lockedOut {
+	l := &lockedOut{}
+	l.service = newService(t, append(change, withoutAddressLimits,
+		func(o *storeOptions, _ *serverOptions) { o.now = l.clock.now })...)
+	l.shell = openShell(t, l.store.path)
+	return l
+}
+
+// lock has the shell take the lock, until it commits.
+func (l *lockedOut) lock() { l.shell.run("BEGIN IMMEDIATE; UPDATE accounts SET name = 'Renamed'") }
+
+// write posts a lead, and returns once that waits for the lock or is answered.
+func (l *lockedOut) write() {
+	l.t.Helper()
+	l.sent++
+	email := fmt.Sprintf("guest%d@example.com", l.sent)
+	waiting, answered := l.store.callers.Load(), l.answered.Load()
+	l.writes.Go(func() {
+		defer l.answered.Add(1)
+		a := l.post("/widget/leads", seatBody("type", "newsletter", "email", email))
+		if a.status == 200 {
+			l.kept.add(email, a.text("id"))
 			return
 		}
-	}
-	c.t.Fatalf("in a minute health did not say that the writer waits %v for a lock", d)
-}
-
-// A lockedOut is what became of writes while somebody else held the lock.
-type lockedOut struct {
-	c                  *customer
-	first              atomic.Bool // the first one has been answered: it has waited as long as a write may
-	refused, gaveUp    atomic.Int64
-	kept               acknowledged
-	writes, lateWrites sync.WaitGroup
-}
-
-// write posts a lead, which is kept, refused at once, or refused after it has waited.
-func (l *lockedOut) write(email string) {
-	a := l.c.lead(email)
-	switch {
-	case a.status == 200:
-		l.kept.add(email, a.text("id"))
-	case a.status != 503 || a.json()["code"] != "busy" || a.header.Get("Retry-After") == "":
-		l.c.t.Errorf("%s: %d, Retry-After %q: %s", email, a.status, a.header.Get("Retry-After"), a.body)
-	case l.first.Load():
-		l.gaveUp.Add(1)
-	default:
-		l.refused.Add(1)
-	}
-}
-
-func TestLock_pastFifteenSecondsLetsWritesBeBusyAndAtMost64Wait(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	p := serveProcess(t, o)
-	l := &lockedOut{c: o.customer(p)}
-	s := openShell(t, o.env["WIDGETD_DB"])
-	s.run("BEGIN IMMEDIATE; UPDATE accounts SET name = 'Renamed'")
-	l.writes.Go(func() {
-		a := l.c.lead("first@example.com")
-		if l.first.Store(true); a.status != 503 || a.json()["code"] != "busy" {
-			t.Errorf("the first write: %d %s", a.status, a.body)
+		if a.status != 503 || a.json()["code"] != "busy" || a.header.Get("Retry-After") == "" {
+			l.t.Errorf("%s: %d, Retry-After %q: %s", email, a.status, a.header.Get("Retry-After"), a.body)
 		}
+		l.refused.Add(1)
 	})
-	l.c.waitsFor(2 * time.Second)
-	for i := range 150 {
-		l.writes.Go(func() { l.write(fmt.Sprintf("early%d@example.com", i)) })
+	for l.store.callers.Load() == waiting && l.answered.Load() == answered {
+		runtime.Gosched()
 	}
-	done, reading := make(chan struct{}), make(chan int)
-	go func() { reading <- l.c.readUntil(done) }()
-	l.c.waitsFor(10 * time.Second)
-	if l.first.Load() {
-		t.Error("a write was answered before fifteen seconds under the lock")
+}
+
+// reads checks that everything that needs no write is answered as ever.
+func (l *lockedOut) reads(key, widget, token string) {
+	l.t.Helper()
+	l.verifyKey(key, "kitchen").answers("valid")
+	for _, path := range []string{"/leads", "/licenses", "/widget/stats?widget=" + widget} {
+		l.get(path, token).is(200)
+	}
+}
+
+// holds checks that each lead that was acknowledged is in the file once, and no other.
+func (l *lockedOut) holds() {
+	l.t.Helper()
+	if lacks, leads := missing(l.t, l.store.path, l.kept.ids); len(lacks) > 0 || leads != len(l.kept.ids) {
+		l.t.Errorf("the file has %d leads, %d were acknowledged, and %q are not there once", leads, len(l.kept.ids),
+			lacks)
+	}
+}
+
+func TestLock_letsReadsGoOnAndAtMost64WritesWaitWhichAreKeptWhenItEnds(t *testing.T) {
+	t.Parallel()
+	l := newLockedOut(t)
+	_, key := l.addLicense(license{})
+	l.activate(key, "kitchen").is(200)
+	widget, token := l.addWidget(l.account), l.auth(l.account, scopeLeads, scopeLicenses, scopeStats)
+	l.lock()
+	l.write()
+	for l.store.lockedSince().IsZero() {
+		runtime.Gosched()
+	}
+	l.clock.set(2 * time.Second)
+	for range 149 {
+		l.write()
+	}
+	equal(t, "writes that are refused at once", l.refused.Load(), 150-maxBlocked)
+	l.get("/widget/health").is(200).members("status", "warn")
+	l.reads(key, widget, token)
+	l.clock.set(lockTimeout + 2*time.Second)
+	l.get("/widget/health").is(503).members("status", "fail")
+	l.reads(key, widget, token)
+
+	l.shell.run("COMMIT")
+	l.writes.Wait()
+	equal(t, "writes that waited and are kept", len(l.kept.ids), maxBlocked)
+	l.holds()
+	l.counts(1, `SELECT count(*) FROM accounts WHERE name = 'Renamed'`)
+	l.clock.set(lockTimeout + 4*time.Second)
+	l.health().is(200).members("status", "pass")
+}
+
+func TestLock_thatLastsLongerThanAWriteWaitsLetsItBeBusyForGood(t *testing.T) {
+	t.Parallel()
+	l := newLockedOut(t, impatient)
+	l.lock()
+	for range 10 {
+		l.write()
 	}
 	l.writes.Wait()
-	if close(done); <-reading == 0 {
-		t.Error("nothing could be read under the lock")
+	equal(t, "writes that are refused", l.refused.Load(), 10)
+	l.clock.set(time.Minute)
+	l.get("/widget/health").is(503).members("status", "fail")
+	l.shell.run("COMMIT")
+	if !soon(func() bool { // a machine that is busy may need longer than a write waits here
+		l.write()
+		l.writes.Wait()
+		return len(l.kept.ids) > 0
+	}) {
+		t.Error("after the lock no write is kept")
 	}
-	// The service's own writes, of health and of devices, may wait too.
-	waited := l.gaveUp.Load() // behind the one that the writer holds
-	if waited < 40 || waited > 64+1 || len(l.kept.ids) > 0 {
-		t.Errorf("of 150 writes %d were refused at once, %d after the first one, %d kept; want at most 64 to wait",
-			l.refused.Load(), waited, len(l.kept.ids))
-	}
-	l.c.healthBecomes("fail")
-	for i := range 10 {
-		l.lateWrites.Go(func() { l.write(fmt.Sprintf("late%d@example.com", i)) })
-	}
-	time.Sleep(time.Second) // another program's lock, another process: real time
-	l.c.reads()
-	if n := len(l.kept.sofar()); n > 0 {
-		t.Errorf("%d writes were kept under the lock", n)
-	}
-	s.run("COMMIT")
-	l.lateWrites.Wait()
-	if n := len(l.kept.ids); n != 10 { // those who gave up make no queue
-		t.Errorf("of 10 writes that waited when the lock ended %d were kept", n)
-	}
-	l.c.healthBecomes("pass")
-	if l.write("afterwards@example.com"); l.kept.ids["afterwards@example.com"] == "" {
-		t.Error("after the lock a write is not kept")
-	}
-	p.stopCleanly()
-	l.kept.check(t, o)
+	l.holds()
 }
 
 func TestLock_thatAnOperatorLeftOpenHoldsNoStopUp(t *testing.T) {
@@ -107,20 +134,31 @@ func TestLock_thatAnOperatorLeftOpenHoldsNoStopUp(t *testing.T) {
 	for _, open := range []string{"BEGIN; SELECT count(*) FROM leads", "BEGIN IMMEDIATE"} {
 		t.Run(open, func(t *testing.T) {
 			t.Parallel()
-			o := newOperator(t)
-			p := serveProcess(t, o)
-			c := o.customer(p)
-			openShell(t, o.env["WIDGETD_DB"]).run(open)
-			var all acknowledged
+			s := newService(t, impatient)
+			stop := s.serving()
+			shell := openShell(t, s.store.path)
+			kept := map[string]string{"before@example.com": s.postLead("before@example.com")}
+			shell.run(open)
 			if !strings.Contains(open, "IMMEDIATE") {
-				all.add("open@example.com", c.lead("open@example.com").text("id"))
+				kept["open@example.com"] = s.postLead("open@example.com")
 			}
-			if err := p.stop(syscall.SIGTERM); err != nil { // the transaction is open until the test ends
-				t.Error(err)
-			}
-			all.check(t, o)
+			stop() // without an error; the transaction is open until the test ends
+			lacks, leads := missing(t, s.store.path, kept)
+			equal(t, "leads that are lost", lacks, nil)
+			equal(t, "leads", leads, len(kept))
 		})
 	}
+}
+
+// postLead posts a lead until it is kept, for which an impatient service may be too busy, and returns its id.
+func (s *service) postLead(email string) (id string) {
+	s.t.Helper()
+	var a answer
+	soon(func() bool {
+		a = s.post("/widget/leads", seatBody("type", "newsletter", "email", email))
+		return a.status == 200
+	})
+	return a.is(200).text("id")
 }
 
 func TestLock_ofOthersWhoOpenAndCloseTheFileLeavesTheWALInPlace(t *testing.T) {

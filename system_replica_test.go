@@ -488,4 +488,5 @@ func TestStatus_asksTheStandbyAndOpensNoDatabase(t *testing.T) {
 	contains(t, status("-check"), "ok: nothing needs doing")
 	must(t, p.stop(syscall.SIGTERM))
 	contains(t, status("-check"), "the service is not running")
+	equal(t, "the database", fileText(t, db), "pages of different transactions")
 }

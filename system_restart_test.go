@@ -71,7 +71,7 @@ func (s *sender) dial() error {
 	if err != nil {
 		return fmt.Errorf("refused: %w", err)
 	}
-	conn.SetDeadline(time.Now().Add(time.Minute))
+	conn.SetDeadline(time.Now().Add(hangs))
 	s.conn, s.Reader, s.sent = conn, bufio.NewReader(conn), time.Now()
 	return nil
 }
@@ -112,7 +112,8 @@ func (s *sender) hear(email string) error {
 }
 
 // exchange posts leads over one connection, all in one write. When the connection
-// ends with an answer, what was sent behind it is sent again over another.
+// ends with an answer, what was sent behind it is sent again over another, and so is what came so late that the
+// service may have taken the connection for idle.
 func (s *sender) exchange(header string, emails ...string) error {
 	for len(emails) > 0 {
 		// One on which nothing was sent for a while may be taken for idle, though only we were slow to read.
@@ -125,17 +126,22 @@ func (s *sender) exchange(header string, emails ...string) error {
 		for _, email := range emails {
 			text += leadOf(email, header)
 		}
+		last := s.sent
 		s.sent = time.Now()
-		if _, err := io.WriteString(s.conn, text); err != nil {
+		_, err := io.WriteString(s.conn, text)
+		late := time.Since(last) > lateInterval // a busy machine has had it wait
+		if err != nil && !late {
 			return fmt.Errorf("%s can't be sent: %w", emails[0], err)
 		}
 		for len(emails) > 0 {
 			err := s.hear(emails[0])
-			if err != nil && err != errTold {
+			if err != nil && err != errTold && !late {
 				return err
 			}
-			emails = emails[1:]
-			if err == errTold {
+			if err == nil || err == errTold {
+				emails, late = emails[1:], false // the service has taken them
+			}
+			if err != nil {
 				s.hangUp()
 				break
 			}

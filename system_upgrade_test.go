@@ -43,20 +43,18 @@ var upgradeKills = []struct {
 	{"pwrite64", nil, false, 1, 320, 96}, // most of them fill the copy
 	{"pwrite64", nil, true, 2, 200, 64},
 	{"pwrite64", []string{"-no-copy"}, true, 1, 200, 64},
-	{"fsync,fdatasync", nil, false, 3, 4, 1},
-	{"ftruncate", nil, false, 2, 1, 1},
+	{"fsync,fdatasync", nil, false, 1, 4, 1},
+	{"ftruncate", nil, false, 1, 1, 1},
 	{"rename,renameat,renameat2", nil, false, 1, 1, 1},
-	{"unlink,unlinkat", nil, false, 3, 1, 1},
+	{"unlink,unlinkat", nil, false, 1, 3, 1},
 }
 
 func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "strace")
 	old := oldDatabase(t, 1)
-	text := fileBytes(t, old)
-	before := contentOf(t, old, nil)
-	upgraded(t, old, upgradeOptions{noCopy: true})
-	after := contentOf(t, old, nil)
+	text, before := fileBytes(t, old), contentOf(t, old, nil)
+	after := contentOf(t, upgradedDatabase(t, 1), nil)
 	killed := map[bool]int{} // before and after the commit
 	choices := random(t, 0)
 	for _, k := range upgradeKills {
@@ -96,7 +94,7 @@ func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *te
 		}
 	}
 	t.Logf("killed %d times before the commit and %d times after it", killed[false], killed[true])
-	if killed[false] < size(5, 20) || killed[true] < 1 {
+	if killed[false] < size(2, 20) || killed[true] < 1 {
 		t.Error("that is not every moment")
 	}
 }
@@ -132,9 +130,7 @@ func TestUpgrade_takesLessMemoryThanTheUnitAllows(t *testing.T) {
 func TestSchema_refusesInOldShellsTooWhatNoCalendarHas(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "sqlite3")
-	made, old := makeStore(t), oldDatabase(t, 8)
-	upgraded(t, old, upgradeOptions{noCopy: true})
-	for _, path := range []string{made, old} {
+	for _, path := range []string{makeStore(t), upgradedDatabase(t, 8)} {
 		for _, statement := range []string{
 			`UPDATE accounts SET closed_at = '2027-02-31T00:00:00Z'`, `UPDATE accounts SET closed_at = 'now'`,
 			`INSERT INTO account_zones SELECT id, '2027-02-31', 'Europe/Berlin', '00:00' FROM accounts LIMIT 1`,
@@ -229,6 +225,9 @@ func TestUpgrade_isDoneByTheUnitSoThatInstallingAndRestartingIsAll(t *testing.T)
 	sequentialUnderRace(t)
 	t.Parallel()
 	for _, version := range dumpedVersions {
+		if version == schemaVersion && !inFull() { // as at a second start there is nothing to do
+			continue
+		}
 		t.Run(dumpName(version), func(t *testing.T) {
 			o := anOperatorOf(t, version)
 			wantCopies := 1
@@ -248,6 +247,9 @@ func TestUpgrade_isDoneByTheUnitSoThatInstallingAndRestartingIsAll(t *testing.T)
 				p.stopCleanly()
 				if copies := upgradeCopies(o.env["WIDGETD_DB"]); len(copies) != wantCopies {
 					t.Errorf("start %d: copies %q", round, copies)
+				}
+				if version != 8 && !inFull() {
+					break
 				}
 			}
 			if version >= 4 { // its connection was sealed with another key file
@@ -347,9 +349,9 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 	refusals := 0
 	for refused("make room on its disk: ", "-no-copy") { // wherever in it the room ends
 		refusals++
-		leave(int64(size(100, 20)) << 10)
+		leave(int64(size(200, 20)) << 10)
 	}
-	if faults, err := checkFile(path); err != nil || len(faults) > 0 || refusals < size(3, 10) {
+	if faults, err := checkFile(path); err != nil || len(faults) > 0 || refusals < size(2, 10) {
 		t.Errorf("after %d refusals: %q, %v", refusals, faults, err)
 	}
 }

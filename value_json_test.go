@@ -6,6 +6,7 @@ import (
 	"io"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -89,10 +90,6 @@ func (v *jsonValue) plain() any {
 // encoding/json then writes of it is taken again, unless its members' order told it
 // apart, which JSON does not know.
 func FuzzJSON(f *testing.F) {
-	f.Add([]byte(`{"type":"newsletter","email":"ada@example.com","n":[1,-0.5e+3,true,false,null,{}]}`))
-	f.Add([]byte(`{"\u00e9\ud83d\ude00":"\b\f\n\r\t\/\\\""}`))
-	f.Add([]byte(`{"a":{"b":{"c":{"d":{"e":{"f":{"g":{}}}}}}}}`))
-	f.Add([]byte("{\"\u2028\":\"\x7f\"}"))
 	for _, body := range malformedBodies {
 		f.Add([]byte(body))
 	}
@@ -124,6 +121,31 @@ func FuzzJSON(f *testing.F) {
 			t.Fatalf("%q, written again as %q, is %v, %v", text, again, second.plain(), err)
 		}
 	})
+}
+
+// holdSeeds has a parser read the seeds in testdata/fuzz of a target whose inputs are one text each: it must take
+// those that are called good-… and refuse those that are called bad-….
+func holdSeeds(t *testing.T, target string, parse func(text string) error) {
+	t.Helper()
+	taken := map[string]int{}
+	for _, name := range dirNames(t, "testdata/fuzz/"+target) {
+		quoted := captures(`(?m)^(?:string|\[\]byte)\((".*")\)$`, fileText(t, "testdata/fuzz/"+target+"/"+name))
+		text, err := strconv.Unquote(strings.Join(quoted, ""))
+		must(t, err)
+		kind, _, _ := strings.Cut(name, "-")
+		taken[kind]++
+		if err := parse(text); kind != "good" && kind != "bad" || (err == nil) != (kind == "good") {
+			t.Errorf("%s: %q is read as %v", name, text, err)
+		}
+	}
+	if taken["good"] < 10 || taken["bad"] < 10 {
+		t.Errorf("%s has the seeds %v only", target, taken)
+	}
+}
+
+func TestJSON_seedsAreTakenOrNotAsTheirNamesSay(t *testing.T) {
+	t.Parallel()
+	holdSeeds(t, "FuzzJSON", func(text string) error { return second(parseJSON([]byte(text))) })
 }
 
 func TestJSON_ofABodyHasAtMostAThousandValues(t *testing.T) {

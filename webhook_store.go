@@ -345,11 +345,11 @@ func (q *queries) nextDeliveries(after string, now time.Time) (r deliveryRange, 
 	return r, err
 }
 
-// removeDeliveries removes up to sweptAtOnce deliveries of a range, and returns how many.
+// removeDeliveries removes up to limits.swept deliveries of a range, and returns how many.
 func (t *tx) removeDeliveries(r deliveryRange) int64 {
 	return t.exec(`DELETE FROM deliveries WHERE webhook_id = ?1 AND id IN
 		(SELECT id FROM deliveries WHERE webhook_id = ?1 AND id < ?2 ORDER BY id LIMIT ?3)`,
-		r.webhookID, r.below, sweptAtOnce)
+		r.webhookID, r.below, t.limits.swept)
 }
 
 // abandonedQueue returns the first queue with a number above after that was removed but has retries left, or
@@ -366,10 +366,10 @@ func (q *queries) abandonedQueue(after int64) (queue int64, err error) {
 	return 0, err
 }
 
-// removeRetries removes up to sweptAtOnce retries of a queue, and returns how many.
+// removeRetries removes up to limits.swept retries of a queue, and returns how many.
 func (t *tx) removeRetries(queue int64) int64 {
 	return t.exec(`DELETE FROM webhook_retries WHERE queue_id = ?1 AND event_seq IN
-		(SELECT event_seq FROM webhook_retries WHERE queue_id = ?1 LIMIT ?2)`, queue, sweptAtOnce)
+		(SELECT event_seq FROM webhook_retries WHERE queue_id = ?1 LIMIT ?2)`, queue, t.limits.swept)
 }
 
 // countWebhooksByState returns how many webhooks there are, by state. It reads all of them.

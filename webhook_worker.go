@@ -660,8 +660,8 @@ func (w *webhookWorker) sweep(ctx context.Context) error {
 	}
 }
 
-// removeInParts runs f, which removes up to sweptAtOnce rows, until it removes fewer.
+// removeInParts runs f, which removes up to limits.swept rows, until it removes fewer.
 func (w *webhookWorker) removeInParts(ctx context.Context, f func(*tx) (int64, error)) error {
-	_, err := w.store.updateInParts(ctx, sweptAtOnce, f)
+	_, err := w.store.updateInParts(ctx, w.store.limits.swept, f)
 	return err
 }

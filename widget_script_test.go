@@ -297,7 +297,7 @@ func (g *scriptStage) posted(path string, status int) sitePost {
 			g.service.t.Fatalf("posted %+v, want %s and %d", p, path, status)
 		}
 		return p
-	case <-time.After(30 * time.Second):
+	case <-time.After(hangs):
 		g.service.t.Fatalf("nothing was posted to %s", path)
 	}
 	return sitePost{}

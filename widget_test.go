@@ -1,15 +1,12 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
 )
-
-var statisticsWidgets = flag.Int("widgets", 20, "how many widgets BenchmarkStatistics fills its database with")
 
 // report sends events of a widget from the main site.
 func (s *service) report(widget, events string, headers ...string) answer {
@@ -231,95 +228,6 @@ func TestStats_thatDidNotChangeAre304(t *testing.T) {
 				time.Sleep(statsAge)
 				s.get(path, "If-None-Match: "+tag).is(200)
 			})
-		})
-	}
-}
-
-// BenchmarkEvents reports events until each is on disk, in small and in full batches of 32 callers a
-// processor:
-//
-//	go test -run '^$' -bench Events -benchtime 3s
-func BenchmarkEvents(b *testing.B) {
-	few := `{"type":"view"},{"type":"click","item":"Rösti"}`
-	for _, c := range []struct{ name, events string }{
-		{"2", few},
-		{"10", few + strings.Repeat(","+few, 4)},
-		{"10 with pages", strings.ReplaceAll(few+strings.Repeat(","+few, 4), `"}`, `","page":"/menu"}`)},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			s := newService(b, withoutAddressLimits)
-			s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
-			widget := s.addWidget(s.account)
-			b.SetParallelism(32) // times the processors
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if a := s.report(widget, c.events); a.status != 204 {
-						b.Errorf("%d %s", a.status, a.body)
-					}
-				}
-			})
-			b.ReportMetric(float64(b.N*strings.Count(c.events, "type"))/b.Elapsed().Seconds(), "events/s")
-		})
-	}
-}
-
-// fillStatistics adds widgets to an account that counted over the 366 days from 2025 on: at lunch, with 10
-// items and 2 pages a day, or when busy in every quarter-hour, with 100 items and 100 pages a day.
-func (s *service) fillStatistics(account, prefix string, widgets int, busy bool) {
-	s.t.Helper()
-	first, quarters, names, pages := 40, 16, 10, 2
-	if busy {
-		first, quarters, names, pages = 0, 96, 100, 100
-	}
-	for i := range widgets {
-		s.sql(`INSERT INTO widgets (id, account_id, name, created_at) VALUES (?, ?, 'Lunch', '2025-01-01T00:00:00Z')`,
-			fmt.Sprintf("%s%04d", prefix, i), account)
-	}
-	s.sql(manyRows(366)+`INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders)
-		SELECT w.id, strftime('%Y-%m-%dT%H:%M:%SZ', '2025-01-01',
-				'+' || (1440 * (d.i - 1) + 15 * (?1 + q.i - 1)) || ' minutes'),
-			1 + (d.i + q.i) % 2, 1, q.i % 3 = 0, q.i % 9 = 0
-		FROM widgets w, n d, n q WHERE w.id GLOB ?3 || '*' AND q.i <= ?2`, first, quarters, prefix)
-	s.sql(manyRows(366)+`INSERT INTO item_counts (widget_id, day, item, clicks, orders)
-		SELECT w.id, date('2025-01-01', '+' || (d.i - 1) || ' days'), 'dish ' || k.i, k.i % 7, 1
-		FROM widgets w, n d, n k WHERE w.id GLOB ?2 || '*' AND k.i <= ?1`, names, prefix)
-	s.sql(manyRows(366)+`INSERT INTO page_counts (widget_id, day, page, views, clicks, orders)
-		SELECT w.id, date('2025-01-01', '+' || (d.i - 1) || ' days'), '/menu/' || k.i, k.i % 7, 1, 1
-		FROM widgets w, n d, n k WHERE w.id GLOB ?2 || '*' AND k.i <= ?1`, pages, prefix)
-}
-
-// BenchmarkStatistics reads a year of statistics from a file with a year of 10,000,000 events of so many
-// widgets, among them ten of one account with traffic in every quarter-hour and 100 items and pages a day:
-//
-//	go test -run '^$' -bench Statistics -widgets 1000 -timeout 20m
-func BenchmarkStatistics(b *testing.B) {
-	s := newService(b, withoutAddressLimits)
-	busy := s.addAccount("Busy")
-	s.fillStatistics(s.account, "wgt_0000000000000000000000", *statisticsWidgets, false)
-	s.fillStatistics(busy, "wgt_0000000000000000000001", 10, true)
-	for _, account := range []string{s.account, busy} {
-		s.change(func(t *tx) error { return t.setRate(account, 1_000_000) })
-	}
-	b.Logf("%d events", s.count(`SELECT sum(views + clicks + orders) FROM widget_counts`))
-	token := s.auth(busy, scopeStats)
-	const year = "?from=2025-01-01&to=2026-01-01&timezone=Europe/Zurich"
-	for _, c := range []struct {
-		name, path string
-		headers    []string
-	}{
-		{"one widget", "/widget/stats" + year + "&widget=wgt_00000000000000000000000007", nil},
-		{"one busy widget", "/widget/stats" + year + "&widget=wgt_00000000000000000000010007", nil},
-		{"one busy widget, by months", "/widget/stats" + year +
-			"&interval=month&widget=wgt_00000000000000000000010007", nil},
-		{"one busy widget with pages", "/widget/stats" + year + "&widget=wgt_00000000000000000000010007",
-			[]string{token}},
-		{"ten busy widgets", "/widget/stats" + year, []string{token}},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			for b.Loop() {
-				s.store.drops.drop("") // nothing comes from memory
-				s.get(c.path, c.headers...).is(200)
-			}
 		})
 	}
 }

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -163,112 +161,4 @@ func TestBooks_ofFiftyAccountsAreSentInTheMorningWithinTheLimits(t *testing.T) {
 			}
 		}
 	})
-}
-
-var bookedDays = flag.Int("days", 100, "how many days each connection has in benchmarks of look-ups of books")
-
-// manyDays gives 50 accounts a connection with books each, and -days days, all of them posted.
-func (s *service) manyDays() (connections []*bookConnection) {
-	s.t.Helper()
-	for _, account := range s.addAccounts(50) {
-		s.change(func(t *tx) error {
-			c, err := addBooks(t, s.keys, account, productXero,
-				func(c *bookConnection) { c.SendFrom = ptr("2021-01-01") })
-			connections = append(connections, c)
-			return err
-		})
-		c := connections[len(connections)-1]
-		s.sql(manyRows(*bookedDays)+`INSERT INTO revenue_days (account_id, date, currency)
-			SELECT ?, date('2021-01-01', (i - 1) || ' days'), 'CHF' FROM n`, account)
-		s.sql(`INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat)
-			SELECT account_id, date, currency, 'card', 0, 'sale', 810, '', 1000, 75
-			FROM revenue_days WHERE account_id = ?`, account)
-		s.sql(`INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, entry_date, state,
-			sync_key, created_at) SELECT 'exp_' || ?1 || date, ?2, account_id, date, currency, 1, date, 'posted', date,
-			'2026-01-01T00:00:00Z' FROM revenue_days WHERE account_id = ?1`, account, c.ID)
-	}
-	return connections
-}
-
-// BenchmarkBooks_lookUps measures what the worker asks the database each second or minute, and what status and
-// the metrics ask, with 50 connections and -days days each, all of which are in the books; then with all of them
-// held. Five years of days are measured by
-//
-//	go test -run '^$' -bench Books_lookUps -days 1826 .
-func BenchmarkBooks_lookUps(b *testing.B) {
-	s := newService(b, withoutAddressLimits)
-	connections := s.manyDays()
-	now := newStamp(time.Now())
-	w := newBooksWorker(booksOf(s.server))
-	lookUps := []struct {
-		name string
-		ask  func() error
-	}{
-		{"dueConnections", func() error { return second(s.store.dueConnections(now, 2*maxExporting)) }},
-		{"dueExports", func() error { return second(s.store.dueExports(connections[0].ID, now, exportsAtOnce)) }},
-		{"unsentDays", func() error {
-			return second(s.store.unsentDays(connections[0], "2021-01-01", "2026-01-01", daysAtOnce))
-		}},
-		{"enqueue", func() error { w.enqueue(b.Context()); return nil }},
-		{"totals", func() error { _, err := s.store.booksTotals(now); return err }},
-		{"troubled", func() error { _, _, _, err := s.store.countSince(booksNeeds[1].query, now, now); return err }},
-	}
-	for _, state := range []string{exportPosted, exportHeld} {
-		if state == exportHeld {
-			s.sql(`UPDATE books_exports SET state = 'held', held_at = '2026-01-01T00:00:00Z',
-				due_at = '2026-01-01T00:00:00Z'`)
-		}
-		for _, l := range lookUps {
-			b.Run(state+"/"+l.name, func(b *testing.B) {
-				for b.Loop() {
-					s.check(l.ask())
-				}
-			})
-		}
-	}
-}
-
-// BenchmarkBooks_morning has a service in a process of its own send a day of some accounts, half of them with each
-// product, whose charts have 1,000 accounts each; with -long they are 50. It reports the most memory that the process
-// ever had.
-func BenchmarkBooks_morning(b *testing.B) {
-	for b.Loop() {
-		k, each := startKilledBookkeeper(b), size(4, 25)
-		manyCompanies(k.xero, k.fortnox, each)
-		days := map[string]businessDate{} // by connection
-		for i := range 2 * each {
-			k.product = bookProducts[i%2].name
-			k.xero.consent, k.fortnox.owner = k.xero.companies[i/2:i/2+1], k.fortnox.companies[i/2]
-			account := k.object("account", "add", fmt.Sprint("Trattoria ", i))["id"].(string)
-			k.do("origin", "add", fmt.Sprintf("https://trattoria%d.example", i), "-account", account)
-			k.connect(account, fmt.Sprintf("https://trattoria%d.example", i))
-			days[k.connection] = k.sell(1)[0]
-		}
-		for connection, day := range days {
-			k.do("books", "export", "send", connection, day)
-		}
-		k.serve()
-		idle := k.peak()
-		began := time.Now()
-		k.awaitPosted()
-		b.ReportMetric(time.Since(began).Seconds(), "s")
-		b.ReportMetric(idle, "idle-MiB")
-		b.ReportMetric(k.peak(), "peak-MiB")
-		k.down(os.Kill)
-	}
-}
-
-// peak returns the most memory that the process has had so far, in MiB.
-func (k *killedBookkeeper) peak() float64 {
-	k.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", k.process.cmd.Process.Pid))
-	if err != nil {
-		k.t.Skip("there is no /proc:", err)
-	}
-	found := regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`).FindSubmatch(text)
-	if found == nil {
-		k.t.Skip("/proc does not tell the peak of memory")
-	}
-	kilobytes, _ := strconv.ParseFloat(string(found[1]), 64)
-	return kilobytes / 1024
 }
