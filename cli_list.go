@@ -350,7 +350,7 @@ func amountCells(members ...string) cellFunc {
 	}
 }
 
-// csvCellOf returns the cell of CSV that shows a member of a row. Its type decides: numbers stay numbers, and every text
+// csvCellOf returns the cell of CSV that shows a member of a row. Its type decides: a number stays one, and every text
 // counts as what strangers may have written.
 func csvCellOf(member string, row *jsonValue, cell cellFunc) string {
 	var shown any

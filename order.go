@@ -160,7 +160,7 @@ type order struct {
 	Language      *string         `json:"language"`   // no column; nil as Customer
 	Payment       *payment        `json:"payment"`    // no column; the last attempt; nil: none, or hidden
 	ReturnURL     string          `json:"return_url"`
-	CancelURL     *string         `json:"cancel_url"` // where the guest goes on while nothing is paid; nil: as ReturnURL
+	CancelURL     *string         `json:"cancel_url"` // where the guest goes who has not paid; nil: to ReturnURL
 	PageKey       []byte          `json:"-"`          // SHA-256 of the k in its pay_url; later: of nothing
 	ExpiresAt     stamp           `json:"expires_at"`
 	AcceptBy      stamp           `json:"accept_by"`

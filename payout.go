@@ -70,8 +70,8 @@ var payoutHolds = []payoutHold{
 	{heldUnknownRow, "The payout has a row of a kind that this service does not know: book it by hand."},
 	{heldCorrection, "The payout has a correction or a top-up, which belongs to no payment: book it by hand."},
 	{heldForeign, "The payout has money of other payments than this account's: book it by hand."},
-	{heldShared, "The payout has money of other accounts of this service, which use the same account at the provider: " +
-		"book it by hand, and have one account there for each set of books."},
+	{heldShared, "The payout has money of other accounts of this service, which use the same account at the " +
+		"provider: book it by hand, and have one account there for each set of books."},
 	{heldConverted, "The payout has payments in another currency. Nothing is converted: book it by hand."},
 	{heldUnconfirmed, "No payout of this connection was compared with the bank yet: " +
 		"have the operator confirm one that is right."},

@@ -19,7 +19,7 @@ func (q *queries) payout(o owner, id string) (*payout, error) {
 }
 
 // payoutsBetween returns up to limit payouts of an owner that arrive from one date to another, the last to arrive
-// first, after one of them (nil: from the beginning).
+// first, after one of them (nil: from the beginning), by an index that has them in this order.
 func (q *queries) payoutsBetween(o owner, from, to businessDate, after *payout, limit int) ([]payout, error) {
 	before, id := to, lastID
 	if after != nil {
