@@ -152,13 +152,13 @@ func (c *bookConnection) show() *bookConnection {
 	return c
 }
 
-// listConnections lists the connections of an account, one for each product at most.
+// listConnections lists the connections with books, of an account one for each product at most.
 func (a *booksAPI) listConnections(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := a.store.bookConnections(ownedBy(c.oneOwner(of).account))
+	rows, err := a.store.bookConnections(of)
 	return showPage(listPage[*bookConnection]{rows: rows}, (*bookConnection).show), err
 }
 

@@ -381,6 +381,27 @@ func TestCSV_cellsThatStrangersWroteAreNoFormulasAndReadAsTheyStand(t *testing.T
 	}
 }
 
+// TestCSV_theTypeOfACellDecidesWhetherItIsGuarded: a number is one, whatever it begins with, and a text never, whatever
+// it looks like.
+func TestCSV_theTypeOfACellDecidesWhetherItIsGuarded(t *testing.T) {
+	t.Parallel()
+	row, err := parseJSON([]byte(`{"n":-5,"f":-1.5,"s":"-5","plus":"+41 44 555 01 23","at":"2026-11-28T05:00:00Z",
+		"none":null,"yes":true,"list":["-1","=2"]}`))
+	must(t, err)
+	rate := func(string, *jsonValue) any { return -2.5 }
+	word := func(string, *jsonValue) any { return "-2.5" }
+	for _, c := range []struct {
+		member string
+		cell   cellFunc
+		want   string
+	}{{"n", nil, "-5"}, {"f", nil, "-1.5"}, {"s", nil, "'-5"}, {"plus", nil, "'+41 44 555 01 23"},
+		{"at", nil, "2026-11-28T05:00:00Z"}, {"none", nil, ""}, {"yes", nil, "true"}, {"list", nil, "'-1 =2"},
+		{"n", amountCells("n"), "-0.05"}, {"s", amountCells("s"), "'-5"}, {"n", payoutCell, "-0.05"},
+		{"s", payoutCell, "'-5"}, {"n", rate, "-2.5"}, {"n", word, "'-2.5"}} {
+		equal(t, c.member, csvCellOf(c.member, &row, c.cell), c.want)
+	}
+}
+
 // FuzzCSV splits rows at each separator that a spreadsheet may have.
 func FuzzCSV(f *testing.F) {
 	for _, text := range []string{"x;=1+cmd|' /C calc'!A0;y", "\"\t@x\n\"\" -1,+1", "\u202e\uff1d1\r;\u3000=",

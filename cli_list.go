@@ -38,7 +38,8 @@ type listCommand struct {
 // next page; "": this is the last.
 type rowPages func(cursor string, limit int) (rows []*jsonValue, next string, err error)
 
-// A cellFunc returns what a table or CSV shows of a member of a row: an amountCell, or a text; nil: its value.
+// A cellFunc returns what a table or CSV shows of a member of a row: a text; an amountCell or another number; nil: its
+// value.
 type cellFunc func(member string, row *jsonValue) any
 
 // run runs the command.
@@ -336,7 +337,7 @@ func (c listCommand) printAll(e *env, pages rowPages) error {
 	return out.Flush()
 }
 
-// An amountCell is a number of ours in a cell of CSV, which may begin with a minus sign.
+// An amountCell is an amount in the major unit, which is a number in CSV: it may begin with a minus sign.
 type amountCell string
 
 // amountCells makes a cellFunc that shows the amounts in members.
@@ -349,20 +350,22 @@ func amountCells(members ...string) cellFunc {
 	}
 }
 
-// csvCellOf returns the cell of CSV that shows a member of a row. All but an amountCell counts as what strangers may
-// have written.
+// csvCellOf returns the cell of CSV that shows a member of a row. Its type decides: a number stays one, and every text
+// counts as what strangers may have written.
 func csvCellOf(member string, row *jsonValue, cell cellFunc) string {
 	var shown any
 	if cell != nil {
 		shown = cell(member, row)
 	}
 	v := memberAt(row, member)
-	amount, isAmount := shown.(amountCell)
+	text, isText := shown.(string)
 	switch {
-	case isAmount:
-		return string(amount)
+	case isText:
+		return csvTextCell(text)
 	case shown != nil:
-		return csvTextCell(fmt.Sprint(shown))
+		return fmt.Sprint(shown)
+	case v.kind == jsonNumber:
+		return v.text
 	case v.kind == jsonBool:
 		return strconv.FormatBool(v.boolean)
 	case v.kind == jsonObject:

@@ -145,7 +145,7 @@ func (p *demoProvider) payouts(
 	_ context.Context, c *openConnection, _, _ string, now time.Time,
 ) (*payoutNews, error) {
 	today, news, sums := now.UTC().Format(time.DateOnly), &payoutNews{}, map[string]int64{}
-	arrived, err := p.store.payoutsBetween(c.AccountID, "", today, nil, 100)
+	arrived, err := p.store.payoutsBetween(ownedBy(c.AccountID), "", today, nil, 100)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"io"
@@ -10,6 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -251,9 +254,29 @@ func listsHaveTextInEveryCell(o *operator) {
 		ran++
 		if out := o.do(args...); wrong.MatchString(out) {
 			o.t.Errorf("%q prints %q:\n%s", args, wrong.FindString(out), out)
+		} else if option == "-csv" {
+			numbersStayNumbers(o, args, out)
 		}
 	}
 	failIf(o.t, ran < 24, "ran %d commands only", ran)
+}
+
+// numbersStayNumbers fails if what is a number in the rows that a command exports is a text in its CSV.
+func numbersStayNumbers(o *operator, args []string, sheet string) {
+	o.t.Helper()
+	rows, err := csv.NewReader(strings.NewReader(sheet)).ReadAll()
+	must(o.t, err)
+	asJSON := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == "-csv" })
+	for i, row := range o.objects(asJSON...) {
+		for at, title := range rows[0] {
+			if _, isNumber := row[title].(float64); !isNumber {
+				continue
+			}
+			if _, err := strconv.ParseFloat(rows[i+1][at], 64); err != nil {
+				o.t.Errorf("%q: %s is %q", args, title, rows[i+1][at])
+			}
+		}
+	}
 }
 
 func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {

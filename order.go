@@ -160,7 +160,8 @@ type order struct {
 	Language      *string         `json:"language"`   // no column; nil as Customer
 	Payment       *payment        `json:"payment"`    // no column; the last attempt; nil: none, or hidden
 	ReturnURL     string          `json:"return_url"`
-	PageKey       []byte          `json:"-"` // SHA-256 of the k in its pay_url; later: of nothing
+	CancelURL     *string         `json:"cancel_url"` // where the guest goes who has not paid; nil: to ReturnURL
+	PageKey       []byte          `json:"-"`          // SHA-256 of the k in its pay_url; later: of nothing
 	ExpiresAt     stamp           `json:"expires_at"`
 	AcceptBy      stamp           `json:"accept_by"`
 	CreatedAt     stamp           `json:"created_at"`
@@ -318,7 +319,7 @@ func (o *order) addLines() {
 func payURL(base, orderID, k string) string { return base + "/pay/" + orderID + "?k=" + k }
 
 // createOrder adds an order with the account, reference, currency, lines, discount, delivery, tip and return
-// address of o, and sets the rest of o. The order can be paid for the duration lives; one whose total is 0 is
+// addresses of o, and sets the rest of o. The order can be paid for the duration lives; one whose total is 0 is
 // paid at once. The result is the k of its pay_url, of which only the hash is stored. Errors: errAccount,
 // reference_used, order_limit_reached, a refusal that names the member that is wrong.
 func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) (k string, err error) {
@@ -366,13 +367,17 @@ func originOf(address string) (origin string, ok bool) {
 
 // mayCreate returns the refusal if the account may not add the order, else nil.
 func mayCreate(t *tx, o *order) error {
-	origin, _ := originOf(o.ReturnURL)
-	listedBy, err := t.originAccount(origin)
-	if err != nil {
-		return err
-	}
-	if listedBy != o.AccountID {
-		return errMember("return_url", "origin_not_listed", "The origin of this is none of the account's.")
+	for _, page := range []struct{ member, url string }{
+		{"return_url", o.ReturnURL}, {"cancel_url", valueOr(o.CancelURL, o.ReturnURL)},
+	} {
+		origin, _ := originOf(page.url)
+		listedBy, err := t.originAccount(origin)
+		if err != nil {
+			return err
+		}
+		if listedBy != o.AccountID {
+			return errMember(page.member, "origin_not_listed", "The origin of this is none of the account's.")
+		}
 	}
 	if o.Reference != nil {
 		id, err := t.orderByReference(o.AccountID, *o.Reference)

@@ -170,6 +170,7 @@ func readNewOrder(in *input) (q newOrder) {
 	o.Reference = nilIfEmpty(in.text("reference", optional, maxOrderText, nil))
 	q.guest, o.WantedAt = readGuest(in)
 	o.ReturnURL = in.text("return_url", required, maxOrderReturnURL, checkReturnURL)
+	o.CancelURL = nilIfEmpty(in.text("cancel_url", optional, maxOrderReturnURL, checkReturnURL))
 	o.Pay = in.text("pay", optional, maxNameLength, oneOf(payOnline, payLater))
 	if in.has("expires_in") && o.Pay == payLater {
 		in.wrong("expires_in", "conflict", "An order that is paid later is open until it is to be accepted.")
@@ -227,7 +228,7 @@ func readFulfilment(in *input) *fulfilment {
 	return f
 }
 
-// checkReturnURL is a textCheck for where a guest goes after an order was paid.
+// checkReturnURL is a textCheck for where a guest goes on from the page of an order.
 func checkReturnURL(s string) (code, detail string) {
 	if _, ok := originOf(s); !ok {
 		return "invalid_url", "This must be the address of a page, such as https://www.example.com/thanks."

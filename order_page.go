@@ -277,6 +277,9 @@ func (p *orderPage) showOutcome(what string, last *payment) {
 	p.Title, p.Text, p.Tone = "title_"+what, "text_"+what, outcomes[what].tone
 	p.Ask = slices.Contains(askAfter, what)
 	o := p.Order
+	if what == outcomeReview { // the guest may have paid
+		p.Site = o.siteURL(true)
+	}
 	switch what {
 	case orderAuthorized, outcomeCharged, outcomeLater:
 		if p.Title, p.Answers = "title_sent", p.Until(o.AcceptBy); o.AcceptBy.IsZero() {
@@ -389,6 +392,7 @@ type orderPage struct {
 	Wait                       int    // seconds until the script looks for news
 	Again                      string // URL of the page to pay on
 	Look                       string // URL of this page
+	Site                       string // URL of the restaurant's page that the guest goes on to
 	Answers                    string // until when the restaurant answers, for the title
 	Said                       string // what the restaurant adds to why it has refused the order
 	Money                      string // key of what becomes of the money of a dead order
@@ -517,6 +521,7 @@ func (a *orderPages) pageAbout(c *call, r *orderLink, o *order) (*orderPage, err
 	}
 	p := newOrderPage(pageLanguageOf(c.request, r, who.Language, swissSale(sold.Zone, o.Currency)))
 	p.Order, p.now, p.zone = o, c.now, shownZone(sold.Zone)
+	p.Site = o.siteURL(o.wasPaid() || o.accepting())
 	p.Seller, p.Address, p.VATNumber = sold.Name, valueOr(sold.Address, ""), valueOr(sold.VATNumber, "")
 	p.pageBrand = brandOf(c, settings)
 	p.Phone, p.Contact = valueOr(settings.Phone, ""), valueOr(settings.Contact, "")
@@ -557,6 +562,30 @@ func swissSale(zone, currency string) bool {
 
 // usuallyMadeIn is how long after it was accepted an order is made at the latest, if the restaurant does not say when.
 const usuallyMadeIn = 3 * time.Hour
+
+// siteURL returns where a guest goes on to from the pages of an order: its return_url, or while nothing is paid its
+// cancel_url. An order that has that says in the query of both which it is and how it stands now.
+func (o *order) siteURL(paid bool) string {
+	if o.CancelURL == nil {
+		return o.ReturnURL
+	}
+	to := *o.CancelURL
+	if paid {
+		to = o.ReturnURL
+	}
+	to, fragment, hasFragment := strings.Cut(to, "#")
+	to, query, _ := strings.Cut(to, "?")
+	parts := slices.DeleteFunc(strings.Split(query, "&"), func(part string) bool {
+		name, _, _ := strings.Cut(part, "=")
+		plain, err := url.QueryUnescape(name)
+		return part == "" || err == nil && (plain == "order" || plain == "state")
+	})
+	to += "?" + strings.Join(append(parts, "order="+o.ID, "state="+o.State), "&")
+	if hasFragment {
+		to += "#" + fragment
+	}
+	return to
+}
 
 // showFulfilment sets how the guest gets the order, and when: nothing else, since links are passed on.
 func (p *orderPage) showFulfilment(f *fulfilment) {

@@ -16,6 +16,7 @@ var orderTable = newTable("orders", "o", func(o *order) []field {
 		{"total", &o.Total}, {"vat", jsonList[vatSum]{&o.VAT}}, {"refunded", &o.Refunded}, {"method", &o.Method},
 		{"payment_id", &o.PaymentID}, {"attempts", &o.Attempts}, {"capture", &o.Capture}, {"closing", &o.Closing},
 		{"outside_method", &o.OutsideMethod}, {"outside_at", &o.OutsideAt}, {"return_url", &o.ReturnURL},
+		{"cancel_url", &o.CancelURL},
 		{"page_key", &o.PageKey}, {"expires_at", &o.ExpiresAt}, {"accept_by", &o.AcceptBy},
 		{"created_at", &o.CreatedAt}, {"authorized_at", &o.AuthorizedAt}, {"accepted_at", &o.AcceptedAt},
 		{"paid_at", &o.PaidAt}, {"ended_at", &o.EndedAt}, {"pay", &o.Pay}, {"wanted_at", &o.WantedAt},

@@ -243,8 +243,8 @@ func TestOrder_ofNothingIsPaidAtOnce(t *testing.T) {
 	s.post("/orders/"+a.text("id")+"/refunds", "", s.seller()).is(409, "refund_too_large").holds(`refundable=0`)
 }
 
-// Against a tenant with a return_url who would send guests from a pay page to another site: its origin must be one
-// of the account's.
+// Against a tenant with a return_url or cancel_url who would send guests from a pay page to another site: its origin
+// must be one of the account's.
 func TestOrder_refusesWhatIsNoOrder(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -274,6 +274,14 @@ func TestOrder_refusesWhatIsNoOrder(t *testing.T) {
 		{"return_url", `"javascript:alert(1)//https://www.example.com"`, "#/return_url invalid_url"},
 		{"return_url", `"//www.example.com/"`, "#/return_url invalid_url"},
 		{"return_url", `"/thanks"`, "#/return_url invalid_url"},
+		{"cancel_url", `"https://other.example/thanks"`, "#/cancel_url origin_not_listed"},
+		{"cancel_url", `"https://www.example.com.evil.example/"`, "#/cancel_url origin_not_listed"},
+		{"cancel_url", `"http://www.example.com/"`, "#/cancel_url origin_not_listed"},
+		{"cancel_url", `"https://www.example.com@evil.example/"`, "#/cancel_url invalid_url"},
+		{"cancel_url", `"javascript:alert(1)//https://www.example.com"`, "#/cancel_url invalid_url"},
+		{"cancel_url", `"//www.example.com/"`, "#/cancel_url invalid_url"},
+		{"cancel_url", `"https://evil.example#@www.example.com/"`, "#/cancel_url origin_not_listed"},
+		{"cancel_url", `7`, "#/cancel_url wrong_type"},
 	} {
 		a := s.post("/orders", orderBody(c.name, c.value), auth).is(422, "validation_failed")
 		equal(t, c.name+" "+c.value, strings.Join(a.wrong(), " "), c.wrong)

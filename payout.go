@@ -53,10 +53,11 @@ const (
 	heldOpaque      = "opaque"          // somebody has asked for it, so the provider does not tell what is in it
 	heldDiffers     = "does_not_add_up" // what is in it is not its amount
 	heldUnknownRow  = "unknown_category"
-	heldCorrection  = "correction"    // the provider or the account there has corrected something
-	heldForeign     = "foreign_items" // it has money of others than our payments
-	heldConverted   = "currency"      // it has payments in another currency
-	heldUnconfirmed = "unconfirmed"   // nobody has compared a payout of its connection with the bank
+	heldCorrection  = "correction"     // the provider or the account there has corrected something
+	heldForeign     = "foreign_items"  // it has money of others than our payments
+	heldShared      = "shared_account" // it has money of accounts here that use the same one there
+	heldConverted   = "currency"       // it has payments in another currency
+	heldUnconfirmed = "unconfirmed"    // nobody has compared a payout of its connection with the bank
 )
 
 // A payoutHold says why a payout is not booked.
@@ -69,6 +70,8 @@ var payoutHolds = []payoutHold{
 	{heldUnknownRow, "The payout has a row of a kind that this service does not know: book it by hand."},
 	{heldCorrection, "The payout has a correction or a top-up, which belongs to no payment: book it by hand."},
 	{heldForeign, "The payout has money of other payments than this account's: book it by hand."},
+	{heldShared, "The payout has money of other accounts of this service, which use the same account at the " +
+		"provider: book it by hand, and have one account there for each set of books."},
 	{heldConverted, "The payout has payments in another currency. Nothing is converted: book it by hand."},
 	{heldUnconfirmed, "No payout of this connection was compared with the bank yet: " +
 		"have the operator confirm one that is right."},
@@ -110,7 +113,8 @@ type payoutSum struct {
 	Tax      int64   `json:"tax"`
 	Net      int64   `json:"net"`
 
-	foreign   int64 // of Items, those that should be of a payment of the account's, and are not
+	foreign   int64 // of Items, those that should be of a payment of the account's, and are not; without shared
+	shared    int64 // of Items, those of payments of other accounts here that use the same one at the provider
 	converted int64 // of Items, those of payments in another currency
 }
 
@@ -120,6 +124,7 @@ func totalOf(sums []payoutSum) (total payoutSum) {
 		total.Items, total.Net = total.Items+s.Items, total.Net+s.Net
 		total.Fee, total.Tax = total.Fee+s.Fee, total.Tax+s.Tax
 		total.foreign, total.converted = total.foreign+s.foreign, total.converted+s.converted
+		total.shared += s.shared
 	}
 	return total
 }
@@ -174,8 +179,8 @@ func (p *payout) judge(sums []payoutSum, confirmed bool) string {
 		has[s.Category] = true
 	}
 	applies := map[string]bool{heldDiffers: total.Net != p.Amount, heldUnknownRow: has[rowUnknown],
-		heldCorrection: has[rowCorrection], heldForeign: total.foreign > 0, heldConverted: total.converted > 0,
-		heldUnconfirmed: !confirmed}
+		heldCorrection: has[rowCorrection], heldForeign: total.foreign > 0, heldShared: total.shared > 0,
+		heldConverted: total.converted > 0, heldUnconfirmed: !confirmed}
 	if i := slices.IndexFunc(payoutHolds, func(h payoutHold) bool { return applies[h.reason] }); i >= 0 {
 		return payoutHolds[i].reason
 	}

@@ -314,6 +314,7 @@ func TestPayout_rowsNameNoPaymentOfAnotherAccount(t *testing.T) {
 		other := k.addAccount("another")
 		k.account, k.books = other, ""
 		k.connect()
+		k.sql(`UPDATE payment_connections SET name = '654321' WHERE account_id = ?`, other)
 		p := k.arriving(1, k.row(rowPayment, 1000, 0, func(r *ledgerRow) { r.paymentID = paid }),
 			k.row(rowDispute, -500, 0, func(r *ledgerRow) { r.paymentID, r.source = paid, "du_1" }))
 		k.sql(`UPDATE payment_connections SET payouts_due_at = '2001-01-01T00:00:00Z' WHERE account_id <> ?`, other)

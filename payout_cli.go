@@ -7,9 +7,9 @@ var payoutCommands = []command{
 	{"payout list", "", "list what providers pay out, the last to arrive first", []option{
 		optLimit, optFromDay.says("first day of arrival, as 2026-11-01; by default 30 days ago"),
 		optToDay.says("last day of arrival, included; by default all"),
-		optAccount.says("the account that gets them"),
+		optAccount.says("show only payouts to this account"),
 	}, listCommand{route: "GET /payouts", cell: payoutCell,
-		columns: "ID ARRIVES=arrival_date PROVIDER STATE REASON AMOUNT CURRENCY FEE TAX ITEMS"}.run},
+		columns: "ID ARRIVES=arrival_date PROVIDER STATE REASON AMOUNT CURRENCY FEE TAX ITEMS ACCOUNT=account_id"}.run},
 	{"payout show", "PAYOUT", "show a payout with the sums of what is in it", nil,
 		routeCommand{route: "GET /payouts/{id}", show: showPayout}.run},
 	{"payout confirm", "PAYOUT", "say that a payout is on the bank's statement with this amount, so that it and the " +
@@ -28,7 +28,7 @@ func payoutCell(member string, row *jsonValue) any {
 	if !is || member == "items" {
 		return nil
 	}
-	return formatSigned(n)
+	return amountCell(formatSigned(n))
 }
 
 // showPayout prints a payout, and the sums of what is in it.

@@ -28,7 +28,7 @@ func payoutWing(s *server, p *payouts) wing {
 // defaultPayoutDays is how many days before the present one a list begins if no first day is given.
 const defaultPayoutDays = 30
 
-// list lists the payouts of an account that arrive from one date to another, the last to arrive first.
+// list lists the payouts that arrive from one date to another, the last to arrive first.
 func (a *payoutAPI) list(ctx context.Context, c *call) (any, error) {
 	from, to, page := c.in.date("from"), c.in.date("to"), c.in.page("pot")
 	of, err := a.admitOwner(ctx, c)
@@ -42,14 +42,14 @@ func (a *payoutAPI) list(ctx context.Context, c *call) (any, error) {
 	if !to.IsZero() {
 		last = to.Format(time.DateOnly)
 	}
-	q, of := a.store.within(ctx), c.oneOwner(of)
+	q := a.store.within(ctx)
 	var after *payout
 	if page.before != "" {
 		if after, err = orNil(q.payout(of, page.before)); err != nil {
 			return nil, except(err, errPayout)
 		}
 	}
-	rows, err := q.payoutsBetween(of.account, from.Format(time.DateOnly), last, after, page.limit+1)
+	rows, err := q.payoutsBetween(of, from.Format(time.DateOnly), last, after, page.limit+1)
 	return showRows(pageOfRows(rows, page.limit, func(p payout) string { return p.ID }), err)
 }
 

@@ -18,17 +18,16 @@ func (q *queries) payout(o owner, id string) (*payout, error) {
 	return payoutTable.byID(q, o, id, errPayout)
 }
 
-// payoutsBetween returns up to limit payouts of an account that arrive from one date to another, the last to arrive
-// first, after one of them (nil: from the beginning).
-func (q *queries) payoutsBetween(
-	accountID string, from, to businessDate, after *payout, limit int,
-) ([]payout, error) {
+// payoutsBetween returns up to limit payouts of an owner that arrive from one date to another, the last to arrive
+// first, after one of them (nil: from the beginning), by an index that has them in this order.
+func (q *queries) payoutsBetween(o owner, from, to businessDate, after *payout, limit int) ([]payout, error) {
 	before, id := to, lastID
 	if after != nil {
 		before, id = min(to, valueOr(after.ArrivalDate, to)), after.ID
 	}
-	return payoutTable.all(q, `WHERE p.account_id = ? AND p.arrival_date >= ? AND (p.arrival_date, p.id) < (?, ?)
-		ORDER BY p.arrival_date DESC, p.id DESC LIMIT ?`, accountID, from, before, id, limit)
+	condition, args := o.narrow(`WHERE p.arrival_date >= ? AND (p.arrival_date, p.id) < (?, ?)`, `p.account_id`, from,
+		before, id)
+	return payoutTable.all(q, condition+` ORDER BY p.arrival_date DESC, p.id DESC LIMIT ?`, append(args, limit)...)
 }
 
 // payoutOf returns the payout of an account that a provider knows under an id, nil if there is none.
@@ -104,25 +103,34 @@ func (q *queries) payoutItems(payoutID, after string, limit int) ([]payoutItem, 
 func (q *queries) payoutSums(payoutID string) ([]payoutSum, error) {
 	return collect(q, `SELECT i.category, i.method, count(*), sum(i.amount), sum(i.fee), sum(i.tax),
 			sum(i.amount - i.fee - i.tax),
-			sum(i.category IN ('payment', 'refund', 'dispute') AND i.payment_id IS NULL), sum(y.currency IS NOT p.currency
-				AND y.id IS NOT NULL)
+			sum(i.category IN ('payment', 'refund', 'dispute') AND i.payment_id IS NULL AND NOT i.shared),
+			sum(i.category IN ('payment', 'refund', 'dispute') AND i.shared),
+			sum(y.currency IS NOT p.currency AND y.id IS NOT NULL)
 		FROM payouts p JOIN payout_items i ON i.payout_id = p.id LEFT JOIN payments y ON y.id = i.payment_id
 		WHERE p.id = ? GROUP BY i.category, i.method ORDER BY i.category, i.method`, []any{payoutID},
 		func(s *payoutSum) []any {
-			return []any{&s.Category, &s.Method, &s.Items, &s.Amount, &s.Fee, &s.Tax, &s.Net, &s.foreign, &s.converted}
+			return []any{&s.Category, &s.Method, &s.Items, &s.Amount, &s.Fee, &s.Tax, &s.Net, &s.foreign, &s.shared,
+				&s.converted}
 		})
 }
+
+// sharedPayment is the condition that a row is of a payment of another connection with the same account of a provider:
+// it has the provider's own id of that, or our id, which anybody may write there, and the connections one name.
+const sharedPayment = `EXISTS (SELECT 1 FROM payments z JOIN payment_connections u ON u.id = z.connection_id
+	JOIN payment_connections c ON c.id = ?13 AND c.provider = u.provider AND c.live = u.live
+	WHERE z.id = ?10 AND c.name = u.name AND c.name <> '' OR z.intent_id = nullif(?11, ''))`
 
 // addItem adds a row of a provider's ledger to a payout. One that is read again replaces itself. The payment is found
 // among those of all connections of the account.
 func (t *tx) addItem(p *payout, r *ledgerRow) {
 	t.exec(`INSERT OR REPLACE INTO payout_items (payout_id, id, category, kind, amount, fee, tax, source, at,
-			payment_id, method)
-		SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, nullif(?8, ''), ?9, y.id, y.method FROM (SELECT 1)
+			payment_id, method, shared)
+		SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, nullif(?8, ''), ?9, y.id, y.method,
+			y.id IS NULL AND `+sharedPayment+` FROM (SELECT 1)
 		LEFT JOIN payments y ON y.id = coalesce((SELECT id FROM payments WHERE id = ?10 AND account_id = ?12),
 			(SELECT id FROM payments WHERE intent_id = nullif(?11, '') AND account_id = ?12))`,
 		p.ID, r.id, r.category, r.kind, r.amount, r.fee, r.tax, r.source, newStamp(r.at), r.paymentID, r.intentID,
-		p.AccountID)
+		p.AccountID, p.ConnectionID)
 }
 
 // addReturned is addItem for a row by which an earlier payout came back, by the methods of what was in that.

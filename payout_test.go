@@ -13,8 +13,8 @@ func TestPayout_isHeldForTheFirstReasonThatApplies(t *testing.T) {
 	t.Parallel()
 	fits := payoutSum{Category: rowPayment, Items: 2, Amount: 1000, Fee: 30, Net: 970}
 	of := func(category string) payoutSum { return payoutSum{Category: category, Items: 1} }
-	foreign, other := of(rowPayment), of(rowPayment)
-	foreign.foreign, other.converted = 1, 1
+	foreign, shared, other := of(rowPayment), of(rowPayment), of(rowPayment)
+	foreign.foreign, shared.shared, other.converted = 1, 1, 1
 	cent := of(rowFee)
 	cent.Fee, cent.Net = 1, -1
 	tests := []struct {
@@ -33,6 +33,8 @@ func TestPayout_isHeldForTheFirstReasonThatApplies(t *testing.T) {
 			heldUnknownRow},
 		{"corrected", payoutReading, []payoutSum{fits, of(rowCorrection), foreign, other}, true, heldCorrection},
 		{"foreign", payoutReading, []payoutSum{fits, foreign, other}, true, heldForeign},
+		{"foreign, and of another shop", payoutReading, []payoutSum{fits, shared, foreign, other}, true, heldForeign},
+		{"of another shop", payoutReading, []payoutSum{fits, shared, other}, true, heldShared},
 		{"another currency", payoutReading, []payoutSum{fits, other}, true, heldCurrency},
 		{"not confirmed", payoutReading, []payoutSum{fits}, true, heldUnconfirmed},
 		{"nothing at all", payoutReading, nil, true, heldDiffers},

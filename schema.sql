@@ -497,6 +497,7 @@ CREATE TABLE orders (
   outside_method TEXT,                                               -- how it was paid outside, while closing is paid
   outside_at     TEXT CHECK (outside_at IS strftime('%Y-%m-%dT%H:%M:%SZ', outside_at, '+0 days')), -- and when
   return_url     TEXT NOT NULL,                                      -- where the guest goes afterwards
+  cancel_url     TEXT,                                               -- where the guest goes on while nothing is paid; NULL: to return_url
   page_key       BLOB NOT NULL CHECK (length(page_key) = 32),        -- SHA-256 of the k in its pay_url
   expires_at     TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- until when it can be paid
   accept_by      TEXT CHECK (accept_by IS strftime('%Y-%m-%dT%H:%M:%SZ', accept_by, '+0 days')), -- until when it is to be accepted, once authorised
@@ -656,6 +657,7 @@ CREATE TABLE payouts (
 CREATE UNIQUE INDEX payouts_provider ON payouts (account_id, provider, provider_id) WHERE provider_id IS NOT NULL;
 CREATE UNIQUE INDEX payouts_expected ON payouts (connection_id, currency) WHERE provider_id IS NULL;
 CREATE INDEX payouts_arrival ON payouts (account_id, arrival_date, id);
+CREATE INDEX payouts_date ON payouts (arrival_date, id);
 CREATE INDEX payouts_account ON payouts (account_id, id);
 CREATE INDEX payouts_reading ON payouts (connection_id) WHERE state = 'reading';
 CREATE INDEX payouts_held ON payouts (reason, read_at) WHERE reason IN ('does_not_add_up', 'unconfirmed');
@@ -674,6 +676,7 @@ CREATE TABLE payout_items (
   method      TEXT,                                                  -- how the payment was paid: card; NULL: it is of no payment
   source      TEXT,                                                  -- what it is about, as the provider names it: re_…
   payment_id  TEXT REFERENCES payments (id),                         -- the attempt; NULL: none of the account's
+  shared      INTEGER NOT NULL DEFAULT 0 CHECK (shared IN (0, 1)),   -- 1: it is of a payment of another account here, which uses the same account of the provider
   at          TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at, '+0 days')), -- when it happened
   PRIMARY KEY (payout_id, id)
 ) STRICT, WITHOUT ROWID;
