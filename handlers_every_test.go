@@ -266,7 +266,7 @@ func TestEveryRoute_thatCreatesHonoursAnIdempotencyKey(t *testing.T) {
 		before := f.dump()
 		again := f.do(o.method, f.pathOf(o), body, headers...).is(first.status).has("Idempotency-Replayed: true")
 		equal(t, o.name()+" again", again.body, first.body)
-		f.do(o.method, f.pathOf(o), withUnknownMember(body), headers...).is(422, "idempotency_key_reused")
+		f.do(o.method, f.pathOf(o), body+" ", headers...).is(422, "idempotency_key_reused")
 		f.unchanged(before)
 	})
 	if created < 10 {
