@@ -321,6 +321,7 @@ type disputeReport struct {
 	closed     bool   // it is decided; of an inquiry: it came to nothing
 	reason     string
 	at         time.Time // when it was opened; of one that took money: when it did
+	movedAt    time.Time // when money moved for it last, taken or put back; zero: none has, or it is not told
 	evidenceBy time.Time // until when it can be answered; zero: it can't
 }
 

@@ -229,14 +229,19 @@ func (f *facts) authorizes() orderMove {
 // capturedAt returns when the attempt's money was captured: as the provider says, but no later than now and no earlier
 // than the attempt; now, if it does not say.
 func (f *facts) capturedAt() stamp {
-	now, at := newStamp(f.now), newStamp(f.report.capturedAt)
-	switch {
-	case at.IsZero(), at.After(now.Time):
-		return now
-	case at.Before(f.payment.CreatedAt.Time):
-		return f.payment.CreatedAt
+	now, created := newStamp(f.now), f.payment.CreatedAt
+	if at := notAfter(now, f.report.capturedAt); !at.Before(created.Time) || now.Before(created.Time) {
+		return at
 	}
-	return at
+	return created
+}
+
+// notAfter returns the time that a provider names, or now if it names none or a later one.
+func notAfter(now stamp, told time.Time) stamp {
+	if at := newStamp(told); !at.IsZero() && at.Before(now.Time) {
+		return at
+	}
+	return now
 }
 
 // after returns the facts once the order has made its moves: its refunds are divided anew, among them one that gives
@@ -587,8 +592,11 @@ func (d *dispute) adopt(told disputeReport, now stamp) bool {
 		d.ClosedAt.IsZero() != told.closed {
 		return false
 	}
+	if d.Taken != told.taken || d.MovedAt.IsZero() {
+		d.MovedAt = notAfter(now, told.movedAt)
+	}
 	d.State, d.Amount, d.Taken, d.EvidenceBy = told.state, told.amount, told.taken, due
-	d.Reason, d.OpenedAt = nilIfEmpty(told.reason), newStamp(told.at)
+	d.Reason, d.OpenedAt = nilIfEmpty(told.reason), notAfter(now, told.at)
 	if !told.closed {
 		d.ClosedAt = stamp{}
 	} else if d.ClosedAt.IsZero() {

@@ -319,7 +319,7 @@ func (k *till) dispute(of ledgerRow, amount, fee int64) ledgerRow {
 				return err
 			}
 			d := &dispute{PaymentID: paymentID, ID: "dp_" + of.id, OrderID: id, Amount: max(amount, -amount),
-				State: disputeOpen, OpenedAt: t.now, Taken: max(amount, 0)}
+				State: disputeOpen, OpenedAt: t.now, Taken: max(amount, 0), MovedAt: t.now}
 			if amount < 0 {
 				d.State, d.ClosedAt = disputeWon, t.now
 			}

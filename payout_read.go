@@ -340,5 +340,5 @@ func finishPayout(t *tx, row, before *payout) error {
 // disputed returns what a row of a ledger says of a dispute; taken is what it takes, or is negative for what it puts
 // back.
 func (r *ledgerRow) disputed() disputeReport {
-	return disputeReport{id: r.source, amount: max(-r.amount, r.amount), taken: -r.amount, at: r.at}
+	return disputeReport{id: r.source, amount: max(-r.amount, r.amount), taken: -r.amount, at: r.at, movedAt: r.at}
 }
