@@ -421,6 +421,9 @@ type paymentProvider struct {
 
 	// Nothing reports that its payouts arrive, so that somebody compares one with the bank before any is booked.
 	confirms bool
+
+	// A look tells how disputes of a payment stand. Else only the rows of payouts do, and of one that is lost nothing.
+	disputes bool
 }
 
 // providerNames returns the names of all providers.

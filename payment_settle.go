@@ -605,6 +605,12 @@ func (d *dispute) adopt(told disputeReport, now stamp) bool {
 	return true
 }
 
+// awaited reports whether there will be news of the dispute: it is not decided, or was won, and nothing of its money is
+// back.
+func (d *dispute) awaited() bool {
+	return d.ClosedAt.IsZero() || d.State == disputeWon && d.Taken >= max(d.Amount, 1)
+}
+
 // tellDispute writes a dispute of which there is news, with its event.
 func (s *settlement) tellDispute(d *dispute) {
 	s.t.saveDispute(d)
@@ -734,10 +740,12 @@ const (
 	dailyLook      = 24 * time.Hour
 	weeklyLook     = 7 * 24 * time.Hour
 	dailyLookFor   = 30 * 24 * time.Hour  // after the money was captured
-	weeklyLookFor  = 180 * 24 * time.Hour // after the money was captured; after that it is never looked at again
+	weeklyLookFor  = 180 * 24 * time.Hour // after the money was captured; after that only if somebody says why
 )
 
-// dueAt returns when the provider is to be asked about the attempt next, after a look at now; zero: never again.
+// dueAt returns when the provider is to be asked about the attempt next, after a look at now; zero: only once there is
+// a reason, such as a row of a payout that does not match it. Of a dispute it is asked until that is over, since a bank
+// may take longer than any number of days.
 func (v *verdict) dueAt(now time.Time) stamp {
 	p := &v.payment
 	pending, hourly := false, fromNow(now, authorizedLook)
@@ -752,6 +760,9 @@ func (v *verdict) dueAt(now time.Time) stamp {
 			}
 		}
 	}
+	disputed := providerOf(p.Provider).disputes && slices.ContainsFunc(v.money.disputes, func(d dispute) bool {
+		return d.PaymentID == p.ID && d.awaited()
+	})
 	age := now.Sub(p.CapturedAt.Time)
 	switch {
 	case v.next != nil, v.behind, p.State == paymentCreated, p.State == paymentPending:
@@ -760,7 +771,7 @@ func (v *verdict) dueAt(now time.Time) stamp {
 		return stamp{}
 	case p.CapturedAt.IsZero(), pending:
 		return hourly
-	case age < dailyLookFor:
+	case age < dailyLookFor, disputed:
 		return fromNow(now, dailyLook)
 	case age < weeklyLookFor:
 		return fromNow(now, weeklyLook)

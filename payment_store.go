@@ -349,7 +349,16 @@ var paymentNeeds = []statusLine{
 		query: `SELECT failing_since AS since, CASE WHEN removed_at IS NULL THEN 'check ' || id
 				ELSE 'reconnect ' || id || ' -secrets FILE' END AS id FROM payment_connections
 			WHERE failing_since IS NOT NULL AND (removed_at IS NULL OR id IN (` + stillNeeded + `))`},
+	{label: "disputes", money: true, one: "dispute stays open", many: "disputes stay open",
+		advice: " for longer than banks take, since $day: ask the provider, 'widgetd order show $id'",
+		span:   -disputesEnd,
+		query: `SELECT d.opened_at AS since, d.order_id AS id
+			FROM disputes d CROSS JOIN payments p ON p.id = d.payment_id
+			WHERE d.closed_at IS NULL AND d.opened_at <= ?2 AND p.provider <> 'vipps'`}, // see paymentProvider.disputes
 }
+
+// disputesEnd is for how long a dispute may last: it comes up to 120 days after the sale, and takes up to 100 more.
+const disputesEnd = 400 * 24 * time.Hour
 
 // An unaccountedPayment is an attempt that is not in review, though its money differs from what its order
 // accounts for.

@@ -334,6 +334,7 @@ func finishPayout(t *tx, row, before *payout) error {
 	row.settle(true)
 	row.Reason = nilIfEmpty(row.judge(sums, confirmed))
 	row.save(t, before)
+	t.lookAtUnmatched(row.ID)
 	return nil
 }
 
