@@ -150,7 +150,7 @@ func (m *month) dispute(o *monthOrder, state string, taken int64) {
 			return err
 		}
 		d := &dispute{PaymentID: *row.PaymentID, ID: "du_" + o.id, OrderID: o.id, Amount: row.Total, State: state,
-			OpenedAt: t.now, Taken: taken}
+			OpenedAt: t.now, Taken: taken, MovedAt: t.now}
 		if state == disputeWon || state == disputeLost {
 			d.ClosedAt = t.now
 		}

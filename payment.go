@@ -321,6 +321,7 @@ type disputeReport struct {
 	closed     bool   // it is decided; of an inquiry: it came to nothing
 	reason     string
 	at         time.Time // when it was opened; of one that took money: when it did
+	movedAt    time.Time // when money moved for it last, taken or put back; zero: none has, or it is not told
 	evidenceBy time.Time // until when it can be answered; zero: it can't
 }
 
@@ -420,6 +421,9 @@ type paymentProvider struct {
 
 	// Nothing reports that its payouts arrive, so that somebody compares one with the bank before any is booked.
 	confirms bool
+
+	// A look tells how disputes of a payment stand. Else only the rows of payouts do, and of one that is lost nothing.
+	disputes bool
 }
 
 // providerNames returns the names of all providers.

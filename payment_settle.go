@@ -229,14 +229,19 @@ func (f *facts) authorizes() orderMove {
 // capturedAt returns when the attempt's money was captured: as the provider says, but no later than now and no earlier
 // than the attempt; now, if it does not say.
 func (f *facts) capturedAt() stamp {
-	now, at := newStamp(f.now), newStamp(f.report.capturedAt)
-	switch {
-	case at.IsZero(), at.After(now.Time):
-		return now
-	case at.Before(f.payment.CreatedAt.Time):
-		return f.payment.CreatedAt
+	now, created := newStamp(f.now), f.payment.CreatedAt
+	if at := notAfter(now, f.report.capturedAt); !at.Before(created.Time) || now.Before(created.Time) {
+		return at
 	}
-	return at
+	return created
+}
+
+// notAfter returns the time that a provider names, or now if it names none or a later one.
+func notAfter(now stamp, told time.Time) stamp {
+	if at := newStamp(told); !at.IsZero() && at.Before(now.Time) {
+		return at
+	}
+	return now
 }
 
 // after returns the facts once the order has made its moves: its refunds are divided anew, among them one that gives
@@ -587,14 +592,23 @@ func (d *dispute) adopt(told disputeReport, now stamp) bool {
 		d.ClosedAt.IsZero() != told.closed {
 		return false
 	}
+	if d.Taken != told.taken || d.MovedAt.IsZero() {
+		d.MovedAt = notAfter(now, told.movedAt)
+	}
 	d.State, d.Amount, d.Taken, d.EvidenceBy = told.state, told.amount, told.taken, due
-	d.Reason, d.OpenedAt = nilIfEmpty(told.reason), newStamp(told.at)
+	d.Reason, d.OpenedAt = nilIfEmpty(told.reason), notAfter(now, told.at)
 	if !told.closed {
 		d.ClosedAt = stamp{}
 	} else if d.ClosedAt.IsZero() {
 		d.ClosedAt = now
 	}
 	return true
+}
+
+// awaited reports whether there will be news of the dispute: it is not decided, or was won, and nothing of its money is
+// back.
+func (d *dispute) awaited() bool {
+	return d.ClosedAt.IsZero() || d.State == disputeWon && d.Taken >= max(d.Amount, 1)
 }
 
 // tellDispute writes a dispute of which there is news, with its event.
@@ -726,10 +740,12 @@ const (
 	dailyLook      = 24 * time.Hour
 	weeklyLook     = 7 * 24 * time.Hour
 	dailyLookFor   = 30 * 24 * time.Hour  // after the money was captured
-	weeklyLookFor  = 180 * 24 * time.Hour // after the money was captured; after that it is never looked at again
+	weeklyLookFor  = 180 * 24 * time.Hour // after the money was captured; after that only if somebody says why
 )
 
-// dueAt returns when the provider is to be asked about the attempt next, after a look at now; zero: never again.
+// dueAt returns when the provider is to be asked about the attempt next, after a look at now; zero: only once there is
+// a reason, such as a row of a payout that does not match it. Of a dispute it is asked until that is over, since a bank
+// may take longer than any number of days.
 func (v *verdict) dueAt(now time.Time) stamp {
 	p := &v.payment
 	pending, hourly := false, fromNow(now, authorizedLook)
@@ -744,6 +760,9 @@ func (v *verdict) dueAt(now time.Time) stamp {
 			}
 		}
 	}
+	disputed := providerOf(p.Provider).disputes && slices.ContainsFunc(v.money.disputes, func(d dispute) bool {
+		return d.PaymentID == p.ID && d.awaited()
+	})
 	age := now.Sub(p.CapturedAt.Time)
 	switch {
 	case v.next != nil, v.behind, p.State == paymentCreated, p.State == paymentPending:
@@ -752,7 +771,7 @@ func (v *verdict) dueAt(now time.Time) stamp {
 		return stamp{}
 	case p.CapturedAt.IsZero(), pending:
 		return hourly
-	case age < dailyLookFor:
+	case age < dailyLookFor, disputed:
 		return fromNow(now, dailyLook)
 	case age < weeklyLookFor:
 		return fromNow(now, weeklyLook)

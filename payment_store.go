@@ -164,17 +164,18 @@ type dispute struct {
 	ClosedAt  stamp   `json:"closed_at"`
 
 	Taken      int64 `json:"taken"`       // from the account's balance, less what was put back
+	MovedAt    stamp `json:"-"`           // when that changed last, as the provider says; else when it was seen first
 	EvidenceBy stamp `json:"evidence_by"` // until when it can be answered
 }
 
 // disputesOf returns the disputes of an order, oldest first.
 func (q *queries) disputesOf(orderID string) ([]dispute, error) {
 	return collect(q, `SELECT d.payment_id, d.id, d.order_id, d.amount, d.state, d.reason, d.opened_at, d.closed_at,
-			d.taken, d.evidence_by
+			d.taken, d.evidence_by, d.moved_at
 		FROM payments p JOIN disputes d ON d.payment_id = p.id WHERE p.order_id = ? ORDER BY d.opened_at, d.id`,
 		[]any{orderID}, func(d *dispute) []any {
 			return []any{&d.PaymentID, &d.ID, &d.OrderID, &d.Amount, &d.State, &d.Reason, &d.OpenedAt, &d.ClosedAt,
-				&d.Taken, &d.EvidenceBy}
+				&d.Taken, &d.EvidenceBy, &d.MovedAt}
 		})
 }
 
@@ -191,11 +192,12 @@ func takenOf(disputes []dispute, paymentID string) (sum int64) {
 // saveDispute writes a dispute.
 func (t *tx) saveDispute(d *dispute) {
 	t.exec(`INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at,
-			taken, evidence_by) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (payment_id, id) DO UPDATE SET
+			taken, evidence_by, moved_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (payment_id, id) DO UPDATE SET
 		amount = excluded.amount, state = excluded.state, reason = excluded.reason,
 		opened_at = excluded.opened_at, closed_at = excluded.closed_at, taken = excluded.taken,
-		evidence_by = excluded.evidence_by`, d.PaymentID, d.ID, d.OrderID, d.Amount, d.State, d.Reason, d.OpenedAt,
-		d.ClosedAt, d.Taken, d.EvidenceBy)
+		evidence_by = excluded.evidence_by, moved_at = excluded.moved_at`, d.PaymentID, d.ID, d.OrderID, d.Amount,
+		d.State, d.Reason, d.OpenedAt, d.ClosedAt, d.Taken, d.EvidenceBy, d.MovedAt)
 }
 
 // paymentConnectionTable describes the table payment_connections.
@@ -347,7 +349,16 @@ var paymentNeeds = []statusLine{
 		query: `SELECT failing_since AS since, CASE WHEN removed_at IS NULL THEN 'check ' || id
 				ELSE 'reconnect ' || id || ' -secrets FILE' END AS id FROM payment_connections
 			WHERE failing_since IS NOT NULL AND (removed_at IS NULL OR id IN (` + stillNeeded + `))`},
+	{label: "disputes", money: true, one: "dispute stays open", many: "disputes stay open",
+		advice: " for longer than banks take, since $day: ask the provider, 'widgetd order show $id'",
+		span:   -disputesEnd,
+		query: `SELECT d.opened_at AS since, d.order_id AS id
+			FROM disputes d CROSS JOIN payments p ON p.id = d.payment_id
+			WHERE d.closed_at IS NULL AND d.opened_at <= ?2 AND p.provider <> 'vipps'`}, // see paymentProvider.disputes
 }
+
+// disputesEnd is for how long a dispute may last: it comes up to 120 days after the sale, and takes up to 100 more.
+const disputesEnd = 400 * 24 * time.Hour
 
 // An unaccountedPayment is an attempt that is not in review, though its money differs from what its order
 // accounts for.

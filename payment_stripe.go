@@ -33,6 +33,7 @@ var stripeDeclared = paymentProvider{
 		_, err := stripeMode(c.secrets.Key)
 		return err
 	},
+	disputes: true,
 }
 
 const (

@@ -96,8 +96,8 @@ type testRefund struct {
 
 // A testDispute is a dispute about a payment.
 type testDispute struct {
-	id, status      string
-	amount, created int64
+	id, status                  string
+	amount, created, reinstated int64
 }
 
 // A testWebhook is a webhook endpoint.
@@ -668,15 +668,15 @@ func (d *testDispute) object(i *testIntent) testObject {
 // moves returns what a dispute has moved of the balance: nothing as long as the bank only asks.
 func (d *testDispute) moves(i *testIntent) []testObject {
 	moves := []testObject{}
-	move := func(amount int64) {
+	move := func(amount, created int64) {
 		moves = append(moves, testObject{"object": "balance_transaction", "amount": amount, "fee": 1500,
-			"currency": i.session.currency, "created": d.created})
+			"currency": i.session.currency, "created": created})
 	}
 	if !strings.HasPrefix(d.status, "warning_") {
-		move(-d.amount)
+		move(-d.amount, d.created)
 	}
-	if d.status == "won" {
-		move(d.amount)
+	if d.status == "won" && d.reinstated > 0 { // the money comes back at once, or later
+		move(d.amount, d.reinstated)
 	}
 	return moves
 }

@@ -392,7 +392,7 @@ func (d *stripeDispute) report(intentID string) (r disputeReport, ok bool) {
 	}
 	r = disputeReport{id: d.ID, amount: d.Amount, state: state, reason: stripeName(d.Reason, "other"),
 		closed: d.Status == "warning_closed" || state == disputeWon || state == disputeLost}
-	opened, converted, standing := d.Created, false, 0
+	opened, moved, converted, standing := d.Created, int64(0), false, 0
 	for _, m := range *d.Moves {
 		if !isStripeTime(m.Created) || m.Amount < -maxAmount || m.Amount > maxAmount {
 			return r, false
@@ -404,12 +404,15 @@ func (d *stripeDispute) report(intentID string) (r disputeReport, ok bool) {
 			standing--
 		}
 		r.taken -= m.Amount
+		moved = max(moved, m.Created)
 		converted = converted || m.Currency != d.Currency
 	}
 	if r.taken = max(0, r.taken); converted {
 		r.taken = d.Amount * int64(max(0, min(standing, 1)))
 	}
-	r.at = time.Unix(opened, 0).UTC()
+	if r.at = time.Unix(opened, 0).UTC(); moved > 0 {
+		r.movedAt = time.Unix(moved, 0).UTC()
+	}
 	if d.Evidence.DueBy > 0 {
 		r.evidenceBy = time.Unix(d.Evidence.DueBy, 0).UTC()
 	}

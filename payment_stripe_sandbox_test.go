@@ -155,10 +155,12 @@ func (p *testProvider) dispute(intentID, status string) {
 	defer p.mu.Unlock()
 	i, kind := p.intent(intentID), "charge.dispute.closed"
 	if len(i.disputes) == 0 {
-		i.disputes, kind = append(i.disputes, &testDispute{p.newID("du_"), "", i.received, p.now().Unix()}),
+		i.disputes, kind = append(i.disputes, &testDispute{p.newID("du_"), "", i.received, p.now().Unix(), 0}),
 			"charge.dispute.created"
 	}
-	i.disputes[0].status = status
+	if i.disputes[0].status = status; status == "won" {
+		i.disputes[0].reinstated = p.now().Unix()
+	}
 	p.emit(kind, i.disputes[0].object(i))
 }
 

@@ -237,7 +237,7 @@ func TestStripe_doesNotBelieveWhatCanNotBe(t *testing.T) {
 	if err != nil || got.captured != 2000 || got.refunded != 100 || len(got.refunds) != 1 ||
 		got.refunds[0].state != refundPending || len(got.disputes) != 1 || got.disputes[0].state != disputeOpen ||
 		got.disputes[0].taken != 2000 || got.disputes[0].at.Unix() != 1700000100 ||
-		got.disputes[0].evidenceBy.Unix() != 1700600000 {
+		got.disputes[0].movedAt.Unix() != 1700000100 || got.disputes[0].evidenceBy.Unix() != 1700600000 {
 		t.Fatalf("what can be: %+v %v", got, err)
 	}
 	for _, c := range [][3]string{ // text, what is there, what is said instead
@@ -303,6 +303,23 @@ func TestStripe_disputeHasTakenWhatTheBalanceSays(t *testing.T) {
 			`"currency":"chf","created":1,"status":"`+c.status+`","balance_transactions":`+c.moves+`}`), &d)
 		if r, ok := d.report("pi_1"); err != nil || ok != (c.taken >= 0) || ok && r.taken != c.taken {
 			t.Errorf("%s, %s: %+v %v %v", c.status, c.moves, r, ok, err)
+		}
+	}
+	for moves, want := range map[string]string{ // when it was opened, and when money moved last
+		``: "1 none", `{"amount":-2000,"created":5}`: "5 5",
+		`{"amount":2000,"created":9},{"amount":-2000,"created":5}`: "5 9",
+		`{"amount":-2000,"created":5},{"amount":1500,"created":9}`: "5 9",
+	} {
+		var d stripeDispute
+		must(t, json.Unmarshal([]byte(`{"id":"du_1","object":"dispute","payment_intent":"pi_1","amount":2000,`+
+			`"created":1,"status":"won","balance_transactions":[`+moves+`]}`), &d))
+		r, ok := d.report("pi_1")
+		moved := "none"
+		if !r.movedAt.IsZero() {
+			moved = fmt.Sprint(r.movedAt.Unix())
+		}
+		if got := fmt.Sprint(r.at.Unix(), " ", moved); !ok || got != want {
+			t.Errorf("%s: %s, want %s", moves, got, want)
 		}
 	}
 }

@@ -23,6 +23,7 @@ type till struct {
 	connection string // with the provider, the last one
 	books      string // the connection with the books
 	serial     int    // of the provider's ids
+	tests      bool   // what is paid with test keys is booked, too
 }
 
 // The accounts of a till's books.
@@ -177,16 +178,22 @@ func newTill(t testing.TB, vendor string, transfer, alone bool) *till {
 	})
 	k.payouts = &payouts{paymentsOf(k.server)}
 	k.connect()
+	k.keepsBooks(transfer, alone)
+	return k
+}
+
+// keepsBooks connects the account to its books, with a mapping; see newTill.
+func (k *till) keepsBooks(transfer, alone bool) {
+	k.t.Helper()
 	k.change(func(t *tx) error {
 		setBooksApp(t, k.keys, productFortnox, appSecrets{"client", "secret"})
 		c, err := addBooks(t, k.keys, k.account, productFortnox, func(c *bookConnection) {
 			c.Series, c.Mapping, c.MappingAt = new("W"), tillMapping(transfer, alone), t.now
-			c.SendFrom, c.PayoutsFrom = new(bookkeeperDay), new(bookkeeperDay)
+			c.SendFrom, c.PayoutsFrom, c.Tests = new(bookkeeperDay), new(bookkeeperDay), k.tests
 		})
 		k.books = c.ID
 		return err
 	})
-	return k
 }
 
 // tillMapping names an account for all that a till has.
@@ -319,7 +326,7 @@ func (k *till) dispute(of ledgerRow, amount, fee int64) ledgerRow {
 				return err
 			}
 			d := &dispute{PaymentID: paymentID, ID: "dp_" + of.id, OrderID: id, Amount: max(amount, -amount),
-				State: disputeOpen, OpenedAt: t.now, Taken: max(amount, 0)}
+				State: disputeOpen, OpenedAt: t.now, Taken: max(amount, 0), MovedAt: t.now}
 			if amount < 0 {
 				d.State, d.ClosedAt = disputeWon, t.now
 			}

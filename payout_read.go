@@ -334,11 +334,12 @@ func finishPayout(t *tx, row, before *payout) error {
 	row.settle(true)
 	row.Reason = nilIfEmpty(row.judge(sums, confirmed))
 	row.save(t, before)
+	t.lookAtUnmatched(row.ID)
 	return nil
 }
 
 // disputed returns what a row of a ledger says of a dispute; taken is what it takes, or is negative for what it puts
 // back.
 func (r *ledgerRow) disputed() disputeReport {
-	return disputeReport{id: r.source, amount: max(-r.amount, r.amount), taken: -r.amount, at: r.at}
+	return disputeReport{id: r.source, amount: max(-r.amount, r.amount), taken: -r.amount, at: r.at, movedAt: r.at}
 }

@@ -78,9 +78,9 @@ type payoutItem struct {
 // The refund and the dispute of ours that a row i is about. Vipps may have one id for several refunds, which have more
 // after a slash then.
 const (
-	itemRefund = `(SELECT r.id FROM refunds r WHERE r.payment_id = i.payment_id AND i.category = 'refund'
-		AND r.provider_id IS NOT NULL AND substr(r.provider_id, 1, length(i.source) + 1) IN (i.source, i.source || '/')
-		ORDER BY r.amount <> abs(i.amount), r.id LIMIT 1)`
+	fromItemRefunds = `FROM refunds r WHERE r.payment_id = i.payment_id AND i.category = 'refund'
+		AND r.provider_id IS NOT NULL AND substr(r.provider_id, 1, length(i.source) + 1) IN (i.source, i.source || '/')`
+	itemRefund  = `(SELECT r.id ` + fromItemRefunds + ` ORDER BY r.amount <> abs(i.amount), r.id LIMIT 1)`
 	itemDispute = `(SELECT d.id FROM disputes d WHERE d.payment_id = i.payment_id AND d.id = i.source
 		AND i.category = 'dispute')`
 )
@@ -139,6 +139,24 @@ func (t *tx) addReturned(p *payout, r *ledgerRow, earlier *payout) {
 		SELECT ?1, ?2 || coalesce('/' || method, ''), ?3, ?4, sum(amount - fee - tax), 0, 0, ?5, ?6, method
 		FROM payout_items WHERE payout_id = ?7 GROUP BY method`,
 		p.ID, r.id, r.category, r.kind, r.source, newStamp(r.at), earlier.ID)
+}
+
+// lookAtUnmatched is look for the attempts that rows of a payout name and whose money is not what these say: another
+// amount was captured, the refund is not there or has come to the contrary, or another amount was taken for the
+// dispute. Of a payout in another currency than the attempt, it only asks whether there was any. It reads the rows of
+// the payout, and all that their attempts have.
+func (t *tx) lookAtUnmatched(payoutID string) {
+	const rows = `(SELECT sum(j.amount) FROM payout_items j WHERE j.payment_id = i.payment_id
+		AND j.category = i.category AND (i.category = 'payment' OR j.source IS i.source))`
+	const taken = `(SELECT d.taken FROM disputes d WHERE d.payment_id = i.payment_id AND d.id = i.source)`
+	differ := func(a, b string) string {
+		return `iif(y.currency = o.currency, ` + a + ` IS NOT ` + b + `, (` + a + ` > 0) IS NOT (` + b + ` > 0))`
+	}
+	t.look(`id IN (SELECT y.id FROM payouts o JOIN payout_items i ON i.payout_id = o.id
+		JOIN payments y ON y.id = i.payment_id WHERE o.id = ? AND CASE i.category
+			WHEN 'payment' THEN `+differ(rows, `y.captured`)+` WHEN 'dispute' THEN `+differ(`-`+rows, taken)+`
+			WHEN 'refund' THEN NOT EXISTS (SELECT 1 `+fromItemRefunds+` AND (r.state = 'failed') = (`+rows+` >= 0)
+				AND (r.amount = abs(i.amount) OR y.currency <> o.currency)) END)`, payoutID)
 }
 
 // removeItems removes the rows of a payout, which are read again.

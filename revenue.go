@@ -313,10 +313,10 @@ func grossOf(all []figure) (sum int64) {
 
 // A dueFact is what should be recorded of one source.
 type dueFact struct {
-	figures  []figure // nil: nothing
-	at       stamp    // of the fact
-	undoneAt stamp    // of the fact that takes it back, if nothing is due any more; zero: that of what is taken back
-	againAt  stamp    // of the fact after it was taken back once, in place of at; zero: at
+	figures []figure // nil: nothing
+	at      stamp    // of the first fact
+	thenAt  stamp    // of those that take back all of it, and record it once more; zero: at
+	moves   bool     // thenAt is also of those that change how much it is
 }
 
 // A paidOrder is an order with everything that its revenue depends on.
@@ -417,7 +417,7 @@ func (p *paidOrder) dueSale() dueFact {
 // dueRefund returns what is to be recorded of a refund. What is recorded of it stays as long as the refund counts and
 // has the same parts.
 func (p *paidOrder) dueRefund(f *refund) (d dueFact, err error) {
-	d = dueFact{at: f.CreatedAt, undoneAt: f.EndedAt, againAt: f.EndedAt}
+	d = dueFact{at: f.CreatedAt, thenAt: f.EndedAt}
 	if f.State != refundSucceeded || !p.counts() {
 		return d, nil
 	}
@@ -468,9 +468,10 @@ func (f *refund) hasParts(figures []figure) bool {
 	return len(addFigures(parts)) == 0
 }
 
-// dueDispute returns what is to be recorded of a dispute: what it has taken.
+// dueDispute returns what is to be recorded of a dispute: what it has taken, at first when it was opened, then each
+// change when the money moved.
 func (p *paidOrder) dueDispute(d *dispute) dueFact {
-	due := dueFact{at: d.OpenedAt, undoneAt: d.ClosedAt, againAt: d.ClosedAt}
+	due := dueFact{at: d.OpenedAt, thenAt: d.MovedAt, moves: true}
 	if p.counts() && (p.paidWith(&d.PaymentID) || p.chargedBy(&d.PaymentID)) {
 		due.figures = addFigures([]figure{{What: figureDispute, Gross: d.Taken}})
 	}
@@ -553,7 +554,7 @@ func recordOrder(t *tx, id string) error {
 // what is recorded, and one with what is due.
 func recordSource(t *tx, p *paidOrder, source string, due dueFact) error {
 	method, before := valueOr(p.Method, methodNone), p.recorded[source]
-	done := false
+	done, changed := false, false
 	for _, net := range slices.Clone(before) {
 		if len(net.figures) == 0 {
 			continue
@@ -565,8 +566,9 @@ func recordSource(t *tx, p *paidOrder, source string, due dueFact) error {
 			continue
 		}
 		at := net.at
-		if len(due.figures) == 0 && !due.undoneAt.IsZero() {
-			at = due.undoneAt
+		changed = changed || same && due.moves
+		if (len(due.figures) == 0 || same && due.moves) && !due.thenAt.IsZero() {
+			at = due.thenAt
 		}
 		if err := writeFact(t, p, &revenueFact{Source: source, At: at, Method: net.method, Test: net.test,
 			Figures: negated(net.figures)}); err != nil {
@@ -577,8 +579,8 @@ func recordSource(t *tx, p *paidOrder, source string, due dueFact) error {
 		return nil
 	}
 	takenBack := len(before) > 0 && !slices.ContainsFunc(before, func(n recordedNet) bool { return len(n.figures) > 0 })
-	if takenBack && !due.againAt.IsZero() {
-		due.at = due.againAt
+	if (takenBack || changed) && !due.thenAt.IsZero() {
+		due.at = due.thenAt
 	}
 	return writeFact(t, p, &revenueFact{Source: source, At: due.at, Method: method, Test: p.test, Figures: due.figures})
 }

@@ -627,8 +627,10 @@ CREATE TABLE disputes (
   closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at, '+0 days')), -- when it was seen to be decided
   taken       INTEGER NOT NULL DEFAULT 0,                            -- that the provider has taken for it from the account's balance, less what it has put back
   evidence_by TEXT CHECK (evidence_by IS strftime('%Y-%m-%dT%H:%M:%SZ', evidence_by, '+0 days')), -- until when it can be answered; NULL: it can't, or the provider does not say
+  moved_at    TEXT NOT NULL CHECK (moved_at IS strftime('%Y-%m-%dT%H:%M:%SZ', moved_at, '+0 days')), -- when taken changed last, as the provider says; as long as it has not: when it was seen first
   PRIMARY KEY (payment_id, id)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX disputes_open ON disputes (opened_at) WHERE closed_at IS NULL;
 
 -- What providers pay out, and take back: amounts are in the minor unit, and negative if the provider takes them.
 CREATE TABLE payouts (

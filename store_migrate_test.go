@@ -388,7 +388,8 @@ func TestUpgrade_fillsWhatAStepAdds(t *testing.T) {
 			UPDATE licenses SET grace_noted = expires_at WHERE id LIKE '%1';
 			UPDATE licenses SET expired_noted = '2026-05-03T00:00:00Z' WHERE id LIKE '%2'`,
 		8: `INSERT INTO books_connections (id, account_id, product, removed_at, created_at)
-			SELECT 'bkc_3', id, 'xero', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z' FROM accounts LIMIT 1`}
+			SELECT 'bkc_3', id, 'xero', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z' FROM accounts LIMIT 1;
+			UPDATE payments SET due_at = NULL WHERE id IN (SELECT payment_id FROM disputes)`}
 	files := map[int]string{}
 	for version, statements := range before {
 		files[version] = oldDatabase(t, version)
@@ -410,6 +411,10 @@ func TestUpgrade_fillsWhatAStepAdds(t *testing.T) {
 		{8, `SELECT id FROM orders WHERE pay <> 'online' OR wanted_at IS NOT NULL UNION ALL
 			SELECT f.id FROM refunds f JOIN orders o ON o.account_id <> f.account_id WHERE o.id = f.order_id UNION ALL
 			SELECT id FROM disputes WHERE taken <> iif(state = 'won', 0, amount)`, nil},
+		// how an open dispute stands is asked again, and only that; when the money of each has moved
+		{8, `SELECT concat_ws(' ', d.id, p.due_at, substr(d.moved_at, 9, 2)) FROM disputes d
+			JOIN payments p ON p.id = d.payment_id`,
+			[]string{"dp_4 2026-11-21T10:00:00Z 21", "dp_5 22", "dp_6 21"}},
 		// when tokens of books are asked for again
 		{8, `SELECT concat_ws(' ', id, renewal_lost_at, 'again', renew_at) FROM books_connections`,
 			[]string{"bkc_00000000000000000000000001 2026-11-20T10:00:00Z again",

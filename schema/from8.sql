@@ -10,6 +10,10 @@ INSERT INTO books_connections
 DROP TABLE old_books_connections;
 DROP TABLE old_books_renewals;
 
--- Version 8 counted a dispute as taken until it was won.
-INSERT INTO disputes SELECT *, iif(state IN ('open', 'lost'), amount, 0), NULL FROM old_disputes;
+-- Version 8 counted a dispute as taken until it was won, and looked at no payment after 180 days.
+INSERT INTO disputes
+  SELECT *, iif(state IN ('open', 'lost'), amount, 0), NULL, coalesce(iif(state = 'won', closed_at, NULL), opened_at)
+  FROM old_disputes;
+UPDATE old_payments SET due_at = coalesce(due_at, captured_at)
+  WHERE id IN (SELECT payment_id FROM disputes WHERE closed_at IS NULL);
 DROP TABLE old_disputes;
