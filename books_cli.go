@@ -33,7 +33,7 @@ var (
 	optReverseDate = option{name: "date", value: "DATE", member: "date",
 		help: "date of the reversal in the books; by default that of the entry"}
 	optChartDate = option{name: "date", value: "DATE", member: "date",
-		help: "for entries of this date: at Fortnox each financial year has its own; by default the present business day"}
+		help: "for entries of this date, as each financial year at Fortnox has its own; by default of today"}
 	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state, as held"}
 
 	// what commands that ask the books have in common
@@ -72,7 +72,7 @@ var booksCommands = []command{
 	{"books set", "CONNECTION", "change what is sent with a connection, from when on and how", []option{
 		optCompany, optSendFrom, optPayoutsFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
 	}, routeCommand{route: "PATCH /books/connections/{id}", keys: (*env).keyFile, show: showSending}.run},
-	{"books accounts", "CONNECTION", "print the accounts, the rates of tax and the options of tracking that the books have",
+	{"books accounts", "CONNECTION", "print the books' own accounts, rates of tax and options of tracking",
 		append([]option{optChartDate}, ledgerOptions...), routeCommand{route: "GET /books/connections/{id}/accounts",
 			keys: (*env).keyFile, show: showChart}.run},
 	{"books map", "CONNECTION", "print or confirm which account of the books gets what",

@@ -153,7 +153,8 @@ func (b *books) callback(
 	case err != nil:
 		return nil, err
 	case declined != "" || code == "":
-		return nil, cmp.Or(errLack(&outboundError{reason: grantLacks[declined], detail: declined}), error(errBooksDeclined))
+		lack := &outboundError{reason: grantLacks[declined], detail: declined}
+		return nil, cmp.Or(errLack(lack), error(errBooksDeclined))
 	}
 	tokens, companies, err := b.exchange(ctx, a, code)
 	if err != nil {

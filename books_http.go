@@ -88,7 +88,7 @@ func (a *booksAPI) expireLinks(ctx context.Context) error {
 // booksMetrics are the metrics of books, read from the database. They are left out while it can't be read.
 func booksMetrics(st *store) []metric {
 	return []metric{{"widgetd_books", "gauge",
-		"Connections with books, those that fail or need their owner; exports that are held, refused, unknown or failed.",
+		"Connections with books, those that fail or need their owner; exports held, refused, unknown or failed.",
 		func() []string {
 			n, err := st.booksTotals(newStamp(st.now().Add(-heldTooLong)))
 			if err != nil {

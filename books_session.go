@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 )
 
@@ -192,16 +191,6 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 		t.dropTokenClaim(c.ID, c.Tokens)
 		return scheduleRenewal(t, c.ID)
 	}))
-}
-
-// renewalDue returns when the tokens of a connection are replaced that nobody has used since now: after half of their
-// life, and up to a day later, at random, so that those of many connections are not all replaced at once. Zero: they
-// don't lapse.
-func renewalDue(c *bookConnection, now stamp) stamp {
-	if life := c.product().tokenLife; life > 0 {
-		return now.after(life/2 + rand.N(24*time.Hour))
-	}
-	return stamp{}
 }
 
 // renewalPauses are how long the worker waits between attempts to replace tokens after one that got no usable

@@ -91,7 +91,8 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 		return err
 	})
 	v := o.object("status")
-	const totals = "map[connections:2 failed:1 failing:1 held:3 held_long:2 need_reconnect:1 refused:1 unknown:1 waiting:0]"
+	const totals = "map[connections:2 failed:1 failing:1 held:3 held_long:2 need_reconnect:1 refused:1 " +
+		"unknown:1 waiting:0]"
 	if got := fmt.Sprint(v["books"]); got != totals {
 		t.Errorf("%s, want %s", got, totals)
 	}

@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -193,11 +194,12 @@ func (t *tx) removeBookConnection(id string) {
 }
 
 // saveBookTokens writes new tokens of a connection, nil to have none, unless they were replaced meanwhile, and
-// releases the claim on replacing them. Errors: errChanged.
+// releases the claim on replacing them. The worker replaces those that lapse once half of their life has passed, and up
+// to a day later. Errors: errChanged.
 func (t *tx) saveBookTokens(c *bookConnection, sealed []byte) error {
 	due := stamp{}
-	if sealed != nil {
-		due = renewalDue(c, t.now)
+	if life := c.product().tokenLife; life > 0 && sealed != nil { // not all connections' on the same minute
+		due = t.now.after(life/2 + rand.N(24*time.Hour))
 	}
 	if t.exec(`UPDATE books_connections SET secrets = ?, tokens = tokens + 1, refreshing_until = NULL,
 		renewal_lost_at = NULL, renew_at = ? WHERE id = ? AND tokens = ?`, sealed, due, c.ID, c.Tokens) == 0 {
