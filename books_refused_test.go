@@ -148,6 +148,27 @@ func TestBooks_anEntryWhoseAnswerWasLostIsToldOfWhileARightIsMissing(t *testing.
 	})
 }
 
+func TestBooks_anEntryThatCanBeLookedForAgainIsNotToldOfAnyMore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newBookkeeper(t, productFortnox)
+		x := k.dueDay()
+		k.fail("post", fault500) // it is not in the books, which counts after ten minutes
+		k.after(2*time.Second, x.ID, exportUnknown)
+		k.fortnox.change(func(c *fortnoxFakeCompany) { c.lacks = fortnoxNoLicense })
+		k.work(time.Minute)
+		k.toldOf(k.is(x.ID, exportUnknown), "2000-01-02", "2001103 Api-licens saknas.")
+		k.fortnox.change(func(c *fortnoxFakeCompany) { c.lacks = fortnoxFakeLack{} })
+		k.retry(x.ID)
+		looked := k.after(time.Minute, x.ID, exportUnknown)
+		if asks := statusAsks(t, k.store, booksNeeds...); len(asks) > 0 || looked.Detail != nil {
+			t.Errorf("status asks for %q, its detail is %q", asks, valueOr(looked.Detail, ""))
+		}
+		k.after(20*time.Minute, x.ID, exportPosted)
+		k.adds(4200)
+	})
+}
+
 func TestBooksHTTP_thePageSaysWhatIsMissingThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -313,7 +334,7 @@ func TestBooks_tokensThatNobodyUsesAreReplacedAtAnyTimeOfADay(t *testing.T) {
 				}
 				late := due.Sub(t.now.Time) - days(30)
 				if due.IsZero() == (k.product == productXero) || !due.IsZero() && (late < 0 || late > days(1)) {
-					k.t.Fatalf("due at %s, %s after half of their life", due, late)
+					return fmt.Errorf("due at %s, %s after half of their life", due, late)
 				}
 				hours[due.Hour()] = true
 			}
