@@ -60,6 +60,8 @@ type bookProduct struct {
 	tax        textCheck // of the tax of a rule
 	costCenter textCheck // of a cost centre; nil: any will do
 
+	tokenLife time.Duration // after which tokens that were not replaced lapse; 0: new ones can be had at any time
+
 	rival string // what its maker sells that books fees and payouts, too; "": nothing
 
 	standard *standardAccounts // those that the books of nearly all companies have; nil: there is no standard
@@ -321,6 +323,11 @@ const (
 	heldReconnect      = "needs_reconnect"
 	heldEdited         = "edited_in_books"
 
+	// what only somebody there can mend: Detail has the product's own words
+	heldNoLicense = "no_license"
+	heldNoRight   = "no_right"
+	heldRefused   = "refused" // for any other reason that the product finds in the entry
+
 	// besides payoutHolds
 	heldNotPosted = "day_not_posted" // a day that what is in the payout was booked on is not in the books yet
 	heldNoMethod  = "no_method"      // something is of no method, and the methods have different clearing accounts
@@ -332,7 +339,14 @@ const reasonDisconnected = "disconnected"
 
 // heldReasons are why an export can be held.
 var heldReasons = []string{heldUnmapped, heldUnknownPayment, heldCurrency, heldLocked, heldNoYear, heldNoSeries,
-	heldUnusable, heldReconnect, heldEdited}
+	heldUnusable, heldReconnect, heldEdited, heldNoLicense, heldNoRight, heldRefused}
+
+// dailyReasons are those that are looked at only once a day, or when somebody asks. lackReasons are those that are of
+// the whole company, and can be the answer to any request.
+var (
+	lackReasons  = []string{heldNoLicense, heldNoRight}
+	dailyReasons = append([]string{heldRefused}, lackReasons...)
+)
 
 // The parts of a payout that have entries of their own.
 const (
@@ -358,7 +372,7 @@ type bookExport struct {
 	Reverses   *string         `json:"reverses"`   // the export whose entry this one reverses
 	EntryDate  businessDate    `json:"entry_date"` // in the books; another than Date only for a reversal
 	State      string          `json:"state"`
-	Reason     *string         `json:"reason"`
+	Reason     *string         `json:"reason"` // kept while it is sent again, until there is an answer
 	Detail     *string         `json:"detail"`
 	SyncKey    string          `json:"sync_key"`
 	Entry      json.RawMessage `json:"entry"`     // a bookEntry, as it was sent last; nil: it was not sent
@@ -368,7 +382,7 @@ type bookExport struct {
 	Attempts   int64           `json:"attempts"`
 	Changes    int64           `json:"-"`      // grows with each change
 	DueAt      stamp           `json:"due_at"` // when the worker turns to it next; zero: never
-	HeldAt     stamp           `json:"-"`      // since when it is held, or has failed
+	HeldAt     stamp           `json:"-"`      // since when it is held, has failed, or lacks something while unknown
 	CreatedAt  stamp           `json:"created_at"`
 	SentAt     stamp           `json:"sent_at"`
 	PostedAt   stamp           `json:"posted_at"`
@@ -399,6 +413,7 @@ type bookChart struct {
 	LockedUntil businessDate // the last day that is locked; "": none
 	Accounts    []bookAccount
 	TaxRates    []bookTaxRate // Xero
+	CostCenters []string      // Xero: options of tracking that are active, "Region:North"; nil: they were not read
 	Year        int64         // Fortnox: the id of the financial year of the date; 0: there is none
 	YearFrom    businessDate  // Fortnox: its first day
 	YearTo      businessDate  // Fortnox: its last day

@@ -109,7 +109,12 @@ func TestBooks_aRefusalForNoReasonThatPassesIsToldAndCanBeRetried(t *testing.T) 
 		x := k.dueDay()
 		k.fail("post", fault500)
 		k.after(time.Minute, x.ID, exportUnknown)
-		k.refuses(1, "Something else is wrong.") // once it was not found, and is sent again
+		refusal := xeroFakeDenied(415, "Unsupported", "UnsupportedMediaType")
+		if k.product == productFortnox {
+			status, body := fortnoxRefused(400, fortnoxNoCode, "Verifikationen balanserar inte.")
+			refusal = vendorAnswer{status, nil, body}
+		}
+		k.fake().strike("post", vendorFault{answer: refusal}) // once it was not found, and is sent again
 		k.work(15 * time.Minute)
 		if got := k.exported(x.ID); got.State != exportFailed || len(k.events("books.failed")) != 1 {
 			t.Fatalf("%s, %d events", got.State, len(k.events("books.failed")))

@@ -32,6 +32,8 @@ var (
 		help: "whether what was paid with test keys is sent too: of days from today on"}
 	optReverseDate = option{name: "date", value: "DATE", member: "date",
 		help: "date of the reversal in the books; by default that of the entry"}
+	optChartDate = option{name: "date", value: "DATE", member: "date",
+		help: "for entries of this date, as each financial year at Fortnox has its own; by default of today"}
 	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state, as held"}
 
 	// what commands that ask the books have in common
@@ -70,6 +72,9 @@ var booksCommands = []command{
 	{"books set", "CONNECTION", "change what is sent with a connection, from when on and how", []option{
 		optCompany, optSendFrom, optPayoutsFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
 	}, routeCommand{route: "PATCH /books/connections/{id}", keys: (*env).keyFile, show: showSending}.run},
+	{"books accounts", "CONNECTION", "print the books' own accounts, rates of tax and options of tracking",
+		append([]option{optChartDate}, ledgerOptions...), routeCommand{route: "GET /books/connections/{id}/accounts",
+			keys: (*env).keyFile, show: showChart}.run},
 	{"books map", "CONNECTION", "print or confirm which account of the books gets what",
 		append([]option{optSuggest, optMapping}, ledgerOptions...), booksMapping},
 	{"books preview", "CONNECTION DATE", "print the entry of a business day as it would be sent",
@@ -160,6 +165,20 @@ func asFirstDay(_ *env, text string) (any, error) {
 func showSending(e *env, c *jsonValue) error {
 	from := cmp.Or(memberAt(c, "send_from").text, "never")
 	return e.print(nil, fillText("${id} is ${state}; it sends from: ", c)+from)
+}
+
+// showChart prints what the books report about themselves.
+func showChart(e *env, answer *jsonValue) error {
+	var v chartView
+	if err := json.Unmarshal([]byte(answer.raw), &v); err != nil {
+		return err
+	}
+	err := errors.Join(printObjects(e, "ACCOUNT=code NAME TYPE TAX USABLE WHY", nil, v.Accounts),
+		printObjects(e, "TAX=code NAME RATE USABLE", nil, v.TaxRates))
+	for _, center := range v.CostCenters {
+		fmt.Fprintln(e.stdout, "cost center", printable(center))
+	}
+	return err
 }
 
 // booksMapping prints or confirms the mapping of a connection.
@@ -330,7 +349,7 @@ func booksStatus(v *statusView, to *statusReport) error {
 	to.set("books", n)
 	if err == nil {
 		to.say("%s, %s held, %d refused", countOf(n.Connections, "connection"),
-			countedUpTo(int(n.Held), "entry", "entries"), n.Failed)
+			countedUpTo(int(n.Held), "entry", "entries"), n.Failed+n.Refused)
 	}
 	return err
 }

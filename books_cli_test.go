@@ -53,6 +53,10 @@ func booksStory(t *testing.T, o *operator) {
 		t.Errorf("%v", c)
 	}
 	o.fails("no mapping was confirmed", "books", "map", id)
+	out := o.do(booksLine(f, "books", "accounts", id, "-date", "2020-01-01", "-wide")...)
+	for _, want := range []string{"200", "Old sales", "archived", "OUTPUT2", "\ncost center Region:South\n"} {
+		contains(t, out, want)
+	}
 	suggested := o.do(booksLine(f, "books", "map", id, "-suggest", "-json")...)
 	payouts := strings.Replace(suggested, `"lines":[`, `"lines":[{"kind":"transit","account":"404"},`, 1)
 	o.do("books", "map", id, "-set", o.file("payouts.json", payouts))

@@ -153,12 +153,13 @@ func (b *books) callback(
 	case err != nil:
 		return nil, err
 	case declined != "" || code == "":
-		return nil, errBooksDeclined
+		lack := &outboundError{reason: grantLacks[declined], detail: declined}
+		return nil, cmp.Or(errLack(lack), error(errBooksDeclined))
 	}
 	tokens, companies, err := b.exchange(ctx, a, code)
 	if err != nil {
 		b.log.Warn("books can't be connected", "product", product, "error", err.Error())
-		return nil, errBooksExchange
+		return nil, cmp.Or(errLack(err), error(errBooksExchange))
 	}
 	if len(companies) == 0 {
 		return nil, errBooksNobody
@@ -470,10 +471,27 @@ const (
 // something. The only other one, invalid_grant, is for the owner of the connection to resolve (RFC 6749, section 5.2).
 var operatorsGrantErrors = []string{"invalid_client", "unauthorized_client", "invalid_scope"}
 
+// grantLacks are the errors by which products say that the company lacks something, at the end of consent and at token
+// endpoints (Fortnox).
+var grantLacks = map[string]string{"error_missing_license": heldNoLicense, "error_missing_app_license": heldNoLicense,
+	"error_missing_system_admin_right": heldNoRight}
+
+// errLack returns the refusal of a call for one of lackReasons, in the product's own words; nil: it failed for another.
+func errLack(err error) error {
+	failed, _ := errors.AsType[*outboundError](err)
+	if failed == nil || !slices.Contains(lackReasons, failed.reason) {
+		return nil
+	}
+	missing := map[string]string{heldNoLicense: "A licence", heldNoRight: "A right"}[failed.reason]
+	return &refusal{code: codeBooksState, detail: missing + " is missing in the bookkeeping software, which says: " +
+		failed.detail + ". Try again once it is there."}
+}
+
 // classifyGrant sets the outcome and the reason of a token endpoint's answer whose status is not 2xx.
 func classifyGrant(answer *outboundAnswer, failed *outboundError) {
 	var said struct {
 		Error string `json:"error"`
+		Words string `json:"error_description"`
 	}
 	failed.reason = "token_endpoint"
 	switch {
@@ -482,6 +500,9 @@ func classifyGrant(answer *outboundAnswer, failed *outboundError) {
 		failed.outcome, failed.reason = vendorOwnerGone, said.Error
 	case slices.Contains(operatorsGrantErrors, said.Error):
 		failed.outcome, failed.reason, failed.detail = vendorDenied, reasonAppRefused, said.Error
+	case grantLacks[said.Error] != "" && answer.status < http.StatusInternalServerError:
+		failed.outcome, failed.reason = vendorRefused, grantLacks[said.Error]
+		failed.detail = strings.TrimSpace(cutMessage(said.Error + " " + said.Words))
 	}
 }
 

@@ -214,7 +214,7 @@ func TestDocs_sayWhatExportsCanBe(t *testing.T) {
 			t.Errorf("nothing is held as %s", reason)
 		}
 	}
-	if want := 9 + 1; len(found) != want {
+	if want := 12 + 1; len(found) != want {
 		t.Errorf("%d reasons, want %d", len(found), want)
 	}
 	for _, kind := range booksEvents.types {

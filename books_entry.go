@@ -403,8 +403,13 @@ func checkEntry(c *bookConnection, entry *bookEntry, chart *bookChart) []entryIs
 	return issues
 }
 
-// addLine notes why the books would not accept a line: its account or its tax.
+// addLine notes why the books would not accept a line: its cost centre, its account or its tax.
 func (all *entryIssues) addLine(product *bookProduct, l *entryLine, chart *bookChart) {
+	// Whether upper and lower case differ there is not documented.
+	isCenter := func(known string) bool { return strings.EqualFold(known, l.CostCenter) }
+	if l.CostCenter != "" && chart.CostCenters != nil && !slices.ContainsFunc(chart.CostCenters, isCenter) {
+		all.add(heldUnusable, "The books have no tracking category with the option "+l.CostCenter+".")
+	}
 	switch account := chart.account(l.Account); {
 	case account == nil:
 		all.add(heldUnusable, "The books have no account "+l.Account+".")

@@ -407,6 +407,15 @@ func TestEntry_isHeldByWhatTheBooksSay(t *testing.T) {
 		"a bank": {productXero, func(_ *bookConnection, b *bookChart) {
 			b.Accounts[6].Usable, b.Accounts[6].Why = false, "bank"
 		}, heldUnusable, "The account 610 can't be used: bank."},
+		"a tracking option that is there": {productXero, func(c *bookConnection, b *bookChart) {
+			c.Mapping.Lines[0].CostCenter, b.CostCenters = ptr("region:North"), []string{"Area:North", "Region:North"}
+		}, "", ""},
+		"a tracking option that is gone": {productXero, func(c *bookConnection, b *bookChart) {
+			c.Mapping.Lines[0].CostCenter, b.CostCenters = ptr("Region:North"), []string{"Area:North", "Region:South"}
+		}, heldUnusable, "The books have no tracking category with the option Region:North."},
+		"cost centers that are not read": {productFortnox, func(c *bookConnection, _ *bookChart) {
+			c.Mapping.Lines[0].CostCenter = ptr("BAR")
+		}, "", ""},
 		"a tax rate that is gone": {productXero, func(_ *bookConnection, b *bookChart) { b.TaxRates = b.TaxRates[1:] },
 			heldUnusable, "The books have no tax rate OUTPUT2."},
 		"a tax rate that was changed": {productXero, func(_ *bookConnection, b *bookChart) { b.TaxRates[1].Rate = 250 },

@@ -276,7 +276,7 @@ type booksWorker struct {
 	dueWorker
 	enqueued time.Time   // when days were queued last, by the steady clock
 	last     string      // the connection whose exports were started last
-	renewing atomic.Bool // tokens whose renewal failed before are being renewed now
+	renewing atomic.Bool // tokens that are due are being renewed now
 }
 
 // newBooksWorker makes the worker of books.
@@ -336,7 +336,8 @@ func (w *booksWorker) enqueueFor(ctx context.Context, c *bookConnection) error {
 	})
 }
 
-// startRenewals starts the due retries of token replacements that failed. Exports that wait do not delay them.
+// startRenewals starts the due replacements of tokens that nobody has used for long, and the retries of those that
+// failed. Exports that wait do not delay them.
 func (w *booksWorker) startRenewals(ctx context.Context) {
 	if w.renewing.Load() || w.off() {
 		return
@@ -354,7 +355,7 @@ func (w *booksWorker) startRenewals(ctx context.Context) {
 		var all sync.WaitGroup
 		for _, id := range due {
 			all.Go(func() {
-				if err := w.renewLost(ctx, id); err != nil && ctx.Err() == nil {
+				if err := w.renewIdle(ctx, id); err != nil && ctx.Err() == nil {
 					w.log.Warn(faultBooksTokens, "error", err)
 				}
 			})

@@ -184,9 +184,10 @@ var fortnoxCodes = map[int64]string{
 	2002141: heldLocked,
 	2001304: heldUnusable,  // an account that is not there
 	2000947: heldUnusable,  // a cost centre that is not active
-	2000663: heldReconnect, // no permission for the scope
-	2001101: heldReconnect, // no licence for the scope
-	2001103: heldReconnect, // no licence for the API
+	2000663: heldNoRight,   // no permission for the scope
+	2001101: heldNoLicense, // no licence for the scope
+	2001103: heldNoLicense, // no licence for the API
+	2000588: fortnoxBadParameter,
 }
 
 const (
@@ -202,6 +203,8 @@ var fortnoxWords = []struct {
 	words  []string
 }{
 	{heldLocked, []string{"låst", "locked"}},
+	{heldNoLicense, []string{"licens", "licence"}},
+	{heldNoRight, []string{"behörighet", "rättighet", "permission", "not authorized"}},
 	{heldNoSeries, []string{"verifikationsserie", "verifikatserie", "voucher series", "voucherseries"}},
 	{heldNoYear, []string{"räkenskapsår", "bokföringsår", "financial year", "fiscal year"}},
 	{"unbalanced", []string{"balansera", "balanced", "not balance"}},
@@ -221,6 +224,7 @@ func classifyFortnox(answer *outboundAnswer, failed *outboundError) {
 	json.Unmarshal(answer.body, &said) // it stays empty if this fails
 	code, own := valueOr(said.ErrorInformation.Code, 0), said.ErrorInformation.Code != nil
 	failed.detail = cutText(said.ErrorInformation.Message, maxFortnoxText)
+	reason := fortnoxReason(code, failed.detail)
 	switch {
 	case answer.status == http.StatusTooManyRequests:
 		failed.outcome, failed.reason = vendorBusy, reasonRateLimited
@@ -229,16 +233,22 @@ func classifyFortnox(answer *outboundAnswer, failed *outboundError) {
 		failed.outcome = vendorDenied
 	case answer.status == http.StatusForbidden:
 		if own || failed.detail != "" {
-			failed.outcome, failed.reason = vendorOwnerGone, heldReconnect
+			if failed.outcome = vendorRefused; !slices.Contains(lackReasons, reason) {
+				reason = heldNoRight // Fortnox itself forbids it
+			}
+			failed.reason = reason
 		}
 	default:
 		if failed.outcome = answer.outcome(own && code != fortnoxSystemException); failed.final() {
-			failed.reason = fortnoxReason(code, failed.detail)
+			failed.reason = reason
 		}
+	}
+	if own && slices.Contains(dailyReasons, failed.reason) {
+		failed.detail = strings.TrimSpace(strconv.FormatInt(code, 10) + " " + failed.detail)
 	}
 }
 
-// fortnoxReason returns why Fortnox refuses something.
+// fortnoxReason returns why Fortnox refuses something; heldRefused: for nothing that is known.
 func fortnoxReason(code int64, message string) string {
 	if reason, ok := fortnoxCodes[code]; ok {
 		return reason
@@ -249,7 +259,7 @@ func fortnoxReason(code int64, message string) string {
 			return row.reason
 		}
 	}
-	return "fortnox_" + strconv.FormatInt(code, 10)
+	return heldRefused
 }
 
 // askFortnox asks for a page of a list, counted from 1, and returns its elements and how many pages there are. Errors:
@@ -572,7 +582,7 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 }
 
 // fortnoxBadParameter is the reason of what is refused for a parameter of its query.
-const fortnoxBadParameter = "fortnox_2000588"
+const fortnoxBadParameter = "bad_parameter"
 
 // find implements ledger. It asks only for the days around the date, a filter that Fortnox' guide has for
 // vouchers, but its description does not. If the filter is refused or ignored, all vouchers of the series in that

@@ -33,8 +33,8 @@ type fortnoxFake struct {
 type fortnoxFakeCompany struct {
 	number      int64 // of its database
 	name        string
-	agreed      []string // scopes; nil: none
-	unlicensed  bool
+	agreed      []string        // scopes; nil: none
+	lacks       fortnoxFakeLack // that every call is refused for
 	years       []fortnoxFakeYear
 	series      []fortnoxFakeSeries
 	accounts    []fortnoxFakeAccount
@@ -43,6 +43,18 @@ type fortnoxFakeCompany struct {
 	vouchers    []*fortnoxFakeVoucher
 	calls       []time.Time // that count for the limit
 }
+
+// A fortnoxFakeLack is a licence or a right that a company lacks; zero: none.
+type fortnoxFakeLack struct {
+	status  int
+	code    int64
+	message string
+	tokens  bool   // no tokens are given either
+	path    string // only for calls below it: "vouchers"
+}
+
+// fortnoxNoLicense is the lack of a licence for the API.
+var fortnoxNoLicense = fortnoxFakeLack{status: 403, code: 2001103, message: "Api-licens saknas."}
 
 type fortnoxFakeYear struct {
 	id       int64
@@ -199,10 +211,10 @@ func (f *fortnoxFake) call(r vendorRequest) (int, any) {
 		return 429, map[string]any{"message": "API rate limit exceeded"}
 	}
 	c.calls = append(c.calls, f.now())
-	if c.unlicensed {
-		return fortnoxRefused(403, 2001103, "Api-licens saknas.")
-	}
 	path, ok := strings.CutPrefix(r.path, "/3/")
+	if c.lacks.status != 0 && strings.HasPrefix(path, c.lacks.path) {
+		return fortnoxRefused(c.lacks.status, c.lacks.code, c.lacks.message)
+	}
 	parts := strings.Split(path, "/")
 	switch {
 	case !ok || r.method != "GET" && !(r.method == "POST" && path == "vouchers"):
@@ -265,6 +277,9 @@ func (f *fortnoxFake) giveToken(r vendorRequest) (int, any) {
 		}
 		if company == nil {
 			return refused(400, "invalid_grant")
+		}
+		if company.lacks.tokens {
+			return refused(400, "error_missing_license")
 		}
 		for _, one := range strings.Fields(scope) {
 			if !slices.Contains(company.agreed, one) {

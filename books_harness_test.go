@@ -565,6 +565,9 @@ func chartText(chart *bookChart) string {
 	for _, a := range chart.Accounts {
 		text += ", account " + words(a.Code, a.Name, a.Type, a.Tax, a.Why)
 	}
+	for _, center := range chart.CostCenters {
+		text += ", cost center " + center
+	}
 	for _, r := range chart.TaxRates {
 		text += fmt.Sprintf(", tax %s %d %v", r.Code, r.Rate, r.Usable)
 	}

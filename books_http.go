@@ -88,7 +88,7 @@ func (a *booksAPI) expireLinks(ctx context.Context) error {
 // booksMetrics are the metrics of books, read from the database. They are left out while it can't be read.
 func booksMetrics(st *store) []metric {
 	return []metric{{"widgetd_books", "gauge",
-		"Connections with books, those that fail or need their owner; exports that are held, unknown or failed.",
+		"Connections with books, those that fail or need their owner; exports held, refused, unknown or failed.",
 		func() []string {
 			n, err := st.booksTotals(newStamp(st.now().Add(-heldTooLong)))
 			if err != nil {
@@ -101,6 +101,7 @@ func booksMetrics(st *store) []metric {
 				fmt.Sprintf(`{what="held"} %d`, n.Held),
 				fmt.Sprintf(`{what="held_long"} %d`, n.HeldLong),
 				fmt.Sprintf(`{what="need_reconnect"} %d`, n.NeedOwner),
+				fmt.Sprintf(`{what="refused"} %d`, n.Refused),
 				fmt.Sprintf(`{what="unknown"} %d`, n.Unknown),
 				fmt.Sprintf(`{what="waiting"} %d`, n.Waiting),
 			}
@@ -116,6 +117,8 @@ func booksRefusal(err error) error {
 	switch failed.reason {
 	case heldReconnect, reasonUnsealable:
 		return &refusal{code: codeBooksState, detail: "The connection has to be connected again."}
+	case heldNoLicense, heldNoRight:
+		return errLack(err)
 	case reasonOff:
 		return errBooksOff
 	case reasonAppNotSet, reasonAppRefused:
@@ -470,9 +473,10 @@ type chartView struct {
 	Currency    string        `json:"currency"`
 	LockedUntil *businessDate `json:"locked_until"`
 	Accounts    []bookAccount `json:"accounts"`
-	TaxRates    []bookTaxRate `json:"tax_rates"` // Xero
-	Year        *int64        `json:"year"`      // Fortnox: the id of the financial year; nil: there is none
-	Series      []string      `json:"series"`    // Fortnox
+	TaxRates    []bookTaxRate `json:"tax_rates"`    // Xero
+	CostCenters []string      `json:"cost_centers"` // Xero: options of tracking
+	Year        *int64        `json:"year"`         // Fortnox: the id of the financial year; nil: there is none
+	Series      []string      `json:"series"`       // Fortnox
 }
 
 // chartOn reads the chart of a connection for a date; "" is the present business day. It returns the date, too.
@@ -494,7 +498,8 @@ func (b *books) chartOn(ctx context.Context, c *bookConnection, date businessDat
 // viewChart returns a chart as callers see it.
 func viewChart(date businessDate, chart *bookChart) *chartView {
 	v := &chartView{date, chart.Currency, nilIfEmpty(chart.LockedUntil), append([]bookAccount{}, chart.Accounts...),
-		append([]bookTaxRate{}, chart.TaxRates...), nil, append([]string{}, chart.Series...)}
+		append([]bookTaxRate{}, chart.TaxRates...), append([]string{}, chart.CostCenters...), nil,
+		append([]string{}, chart.Series...)}
 	if chart.Year != 0 {
 		v.Year = &chart.Year
 	}

@@ -20,6 +20,7 @@ const (
 	lostAnswerAfter = 2 * time.Minute  // an export that is being sent for longer has lost its answer
 	notFoundAfter   = 10 * time.Minute // an entry not found this long after it was sent is not in the books
 	heldRecheck     = 30 * time.Minute // between two checks whether the reason of a held export is gone
+	refusedRecheck  = 24 * time.Hour   // the same of dailyReasons
 	changedPause    = time.Second      // until an entry is made again that has changed
 	othersFirst     = 2 * time.Second  // added to the pause of the one export that got no answer
 	maxExportDetail = 500              // characters
@@ -73,6 +74,10 @@ func (r *exportRound) advance(ctx context.Context, id string) (goOn bool, err er
 	}
 	var failed *outboundError
 	switch {
+	case errors.As(err, &failed) && failed.final() && slices.Contains(lackReasons, failed.reason):
+		r.answered = true
+		err = r.hold(ctx, x, failed.reason, failed.detail)
+		return true, except(err, errChanged)
 	case errors.As(err, &failed):
 		return false, r.unanswered(ctx, x, failed)
 	case err == nil, errors.Is(err, errChanged): // the worker tries it again
@@ -131,20 +136,26 @@ func pauseAfter(since, now stamp) time.Duration {
 }
 
 // hold marks an export as held for a reason, with an event unless it was held for that reason before. One whose
-// answer was lost stays unknown.
+// answer was lost stays unknown, and is told of if somebody has to do something for it to be found.
 func (r *exportRound) hold(ctx context.Context, x *bookExport, reason, detail string) error {
 	detail = cutText(detail, maxExportDetail)
 	return r.change(ctx, x, func(t *tx) error {
 		x.DueAt = t.now.after(heldRecheck)
-		if x.State == exportUnknown || x.State == exportSending {
-			x.State = exportUnknown
-			return nil
+		daily := slices.Contains(dailyReasons, reason)
+		if daily {
+			x.DueAt = t.now.after(refusedRecheck)
 		}
-		before := valueOr(x.Reason, "")
-		isNew := x.State != exportHeld || before != reason
-		if x.HeldAt.IsZero() {
+		lost := x.State == exportUnknown || x.State == exportSending
+		if x.HeldAt.IsZero() && (daily || !lost) {
 			x.HeldAt = t.now
 		}
+		if lost {
+			if x.State = exportUnknown; daily {
+				x.Detail = &detail
+			}
+			return nil
+		}
+		isNew := valueOr(x.Reason, "") != reason
 		x.State, x.Reason, x.Detail = exportHeld, &reason, &detail
 		if untilChanged(reason) { // whatever may change that makes the export due
 			x.DueAt = stamp{}
@@ -357,7 +368,7 @@ func (r *exportRound) send(ctx context.Context, x *bookExport, checked *bookEntr
 			}
 		}
 		body := r.ledgers[r.connection.Product].encode(checked)
-		x.become(exportSending, t.now.after(lostAnswerAfter))
+		x.State, x.DueAt = exportSending, t.now.after(lostAnswerAfter) // it may be refused for the same reason again
 		x.Entry, x.Request = json.RawMessage(bytes.TrimSpace(want)), &body
 		x.Attempts, x.SentAt = x.Attempts+1, t.now
 		return nil
@@ -415,7 +426,7 @@ func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 		r.log.Warn("whether an entry is in the books is not known", "export", x.ID, "status", refused.status,
 			"error", refused.reason)
 		err := r.change(ctx, x, func(t *tx) error {
-			x.State, x.DueAt = exportUnknown, t.now.after(retryFirst)
+			x.become(exportUnknown, t.now.after(retryFirst))
 			return nil
 		})
 		if err != nil || refused.outcome != vendorBusy && refused.outcome != vendorDenied {
@@ -501,6 +512,9 @@ func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 	}
 	again := false
 	err = r.change(ctx, x, func(t *tx) error {
+		if valueOr(x.Reason, "") != reasonDisconnected {
+			x.become(x.State, x.DueAt) // it lacks nothing any more to be looked for
+		}
 		again = t.now.Sub(x.SentAt.Time) >= notFoundAfter
 		if !again {
 			x.State, x.DueAt = exportUnknown, t.now.after(r.pauseFor(x, t.now))

@@ -198,36 +198,41 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 // tokens, and Xero accepts the old refresh token for only 30 minutes more.
 var renewalPauses = []time.Duration{10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute}
 
-const renewalWindow = 25 * time.Minute
+const (
+	renewalWindow = 25 * time.Minute
+	renewalLater  = 24 * time.Hour // after that, and between attempts that did not get as far as asking
+)
 
 // renewalPause returns how long to wait before the next attempt to replace tokens, when attempts have failed for a
-// time. It reports false if that is left to the next call that needs the tokens.
-func renewalPause(lasted time.Duration) (time.Duration, bool) {
+// time.
+func renewalPause(lasted time.Duration) time.Duration {
 	sum := time.Duration(0)
 	for _, pause := range renewalPauses {
 		if sum += pause; lasted < sum {
-			return pause, true
+			return pause
 		}
 	}
-	return renewalPauses[len(renewalPauses)-1], lasted < renewalWindow
+	if lasted < renewalWindow {
+		return renewalPauses[len(renewalPauses)-1]
+	}
+	return renewalLater
 }
 
-// scheduleRenewal writes when the worker retries replacing the tokens of a connection.
+// scheduleRenewal writes when the worker retries replacing the tokens of a connection, unless it was connected anew
+// meanwhile, or disconnected.
 func scheduleRenewal(t *tx, id string) error {
+	pause := renewalLater
 	lost, err := t.renewalLostAt(id)
-	if err != nil {
-		return except(err, errNotFound) // it was connected anew meanwhile, or disconnected
+	if err == nil {
+		pause = renewalPause(t.now.Sub(lost.Time))
 	}
-	due := stamp{}
-	if pause, ok := renewalPause(t.now.Sub(lost.Time)); ok {
-		due = t.now.after(pause)
-	}
-	t.postponeRenewal(id, due)
-	return nil
+	t.postponeRenewal(id, t.now.after(pause))
+	return except(err, errNotFound) // no attempt has got as far as asking
 }
 
-// renewLost replaces the tokens of a connection whose last replacement had no usable answer.
-func (b *books) renewLost(ctx context.Context, id string) error {
+// renewIdle replaces the tokens of a connection whose last replacement had no usable answer, or that nobody has used
+// for long.
+func (b *books) renewIdle(ctx context.Context, id string) error {
 	c, err := b.store.usedBookConnection(anyAccount, id)
 	if err == nil {
 		_, err = b.session(ctx, id, c.Tokens)

@@ -28,7 +28,7 @@ func addBooks(t *tx, keys *keyring, account, product string, change func(c *book
 func addBooksExport(t *tx, c *bookConnection, date businessDate, state, reason string, since stamp) (id string,
 	err error) {
 	x := newExport(t, c, exportSubject{Date: date, Currency: "CHF"}, dayKey(c.AccountID, date), 1, nil, t.now)
-	x.State, x.Reason, x.HeldAt = state, &reason, since
+	x.State, x.Reason, x.HeldAt, x.Detail = state, &reason, since, ptr("2000663 Nej.")
 	return x.ID, t.saveExport(x)
 }
 
@@ -62,6 +62,7 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 		add(lost, "2026-01-02", exportHeld, heldReconnect, ago(heldTooLong-time.Hour))
 		add(failing, "2026-01-03", exportFailed, "2000108", ago(2*heldTooLong))
 		add(failing, "2026-01-04", exportUnknown, "", stamp{})
+		add(failing, "2026-01-05", exportHeld, heldNoRight, ago(heldTooLong))
 		if err != nil {
 			return err
 		}
@@ -90,7 +91,8 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 		return err
 	})
 	v := o.object("status")
-	const totals = "map[connections:2 failed:1 failing:1 held:2 held_long:1 need_reconnect:1 unknown:1 waiting:0]"
+	const totals = "map[connections:2 failed:1 failing:1 held:3 held_long:2 need_reconnect:1 refused:1 " +
+		"unknown:1 waiting:0]"
 	if got := fmt.Sprint(v["books"]); got != totals {
 		t.Errorf("%s, want %s", got, totals)
 	}
@@ -103,6 +105,8 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 			": 'widgetd books list'",
 		"1 entry failed since " + now.after(-2*heldTooLong).day() +
 			": 'widgetd books export list -state failed'",
+		"1 entry is refused by the books since " + now.after(-heldTooLong).day() +
+			" (no_right: 2000663 Nej.): 'widgetd books export list -state held'",
 		"1 entry held since " + now.after(-heldTooLong).day() +
 			": 'widgetd books export list -state held'",
 	} {
@@ -110,7 +114,7 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 			t.Errorf("no line %q in %q", want, lines)
 		}
 	}
-	if text := o.do("status", "-wide"); !strings.Contains(text, "2 connections, 2 entries held, 1 refused\n") {
+	if text := o.do("status", "-wide"); !strings.Contains(text, "2 connections, 3 entries held, 2 refused\n") {
 		t.Errorf("%s", text)
 	}
 	if out := o.do("check"); !strings.HasPrefix(out, "ok: ") {

@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -193,10 +194,15 @@ func (t *tx) removeBookConnection(id string) {
 }
 
 // saveBookTokens writes new tokens of a connection, nil to have none, unless they were replaced meanwhile, and
-// releases the claim on replacing them. Errors: errChanged.
+// releases the claim on replacing them. The worker replaces those that lapse once half of their life has passed, and up
+// to a day later. Errors: errChanged.
 func (t *tx) saveBookTokens(c *bookConnection, sealed []byte) error {
+	due := stamp{}
+	if life := c.product().tokenLife; life > 0 && sealed != nil { // not all connections' on the same minute
+		due = t.now.after(life/2 + rand.N(24*time.Hour))
+	}
 	if t.exec(`UPDATE books_connections SET secrets = ?, tokens = tokens + 1, refreshing_until = NULL,
-		renewal_lost_at = NULL, renew_at = NULL WHERE id = ? AND tokens = ?`, sealed, c.ID, c.Tokens) == 0 {
+		renewal_lost_at = NULL, renew_at = ? WHERE id = ? AND tokens = ?`, sealed, due, c.ID, c.Tokens) == 0 {
 		return errChanged
 	}
 	c.Sealed, c.Tokens, c.RefreshingUntil = sealed, c.Tokens+1, stamp{}
@@ -210,9 +216,10 @@ func (q *queries) renewalLostAt(id string) (lost stamp, err error) {
 		WHERE id = ? AND renewal_lost_at IS NOT NULL`, id)
 }
 
-// postponeRenewal writes when the worker retries replacing tokens; the zero stamp: it does not.
+// postponeRenewal writes when the worker retries replacing tokens that are due, or that it could not replace.
 func (t *tx) postponeRenewal(id string, due stamp) {
-	t.exec(`UPDATE books_connections SET renew_at = ? WHERE id = ?`, due, id)
+	t.exec(`UPDATE books_connections SET renew_at = ?
+		WHERE id = ? AND (renewal_lost_at IS NOT NULL OR renew_at <= ?)`, due, id, t.now)
 }
 
 // endRenewal releases the claim on replacing the tokens of a connection, which nobody tries again.
@@ -221,8 +228,7 @@ func (t *tx) endRenewal(id string) {
 		WHERE id = ?`, id)
 }
 
-// dueRenewals returns up to limit connections whose tokens are to be replaced again at now, those that wait
-// longest first.
+// dueRenewals returns up to limit connections whose tokens are to be replaced at now, those that wait longest first.
 func (q *queries) dueRenewals(now stamp, limit int) (ids []string, err error) {
 	return q.texts(`SELECT id FROM books_connections WHERE renew_at <= ? ORDER BY renew_at LIMIT ?`, now, limit)
 }
@@ -445,6 +451,7 @@ type booksTotals struct {
 	HeldLong    int `json:"held_long"`      // exports that have been held for heldTooLong
 	Unknown     int `json:"unknown"`        // exports whose answer was lost
 	Failed      int `json:"failed"`         // exports that the books refuse
+	Refused     int `json:"refused"`        // exports that only somebody there can have taken, see dailyReasons
 	Waiting     int `json:"waiting"`        // exports that are to be sent
 }
 
@@ -454,6 +461,10 @@ const (
 		WHERE b.removed_at IS NULL AND a.closed_at IS NULL`
 	fromWaitingExports = ` FROM books_exports x CROSS JOIN books_connections b ON b.id = x.connection_id
 		CROSS JOIN accounts a ON a.id = b.account_id WHERE b.removed_at IS NULL AND a.closed_at IS NULL`
+
+	// of dailyReasons; one whose answer was lost is held as nothing
+	isRefused = ` AND x.held_at IS NOT NULL AND (x.state = 'unknown' AND x.due_at IS NOT NULL
+		OR x.state = 'held' AND x.reason IN ('no_license', 'no_right', 'refused'))`
 )
 
 // booksTotals counts what is under way, up to maxCounted of each kind. Exports that have been held since
@@ -468,9 +479,10 @@ func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
 		count(fromWaitingExports + ` AND x.held_at <= ?1 AND x.state = 'held' AND x.due_at IS NOT NULL`),
 		count(fromWaitingExports + ` AND x.due_at IS NOT NULL AND x.state = 'unknown'`),
 		count(fromWaitingExports + ` AND x.held_at IS NOT NULL AND x.state = 'failed'`),
+		count(fromWaitingExports + isRefused),
 		count(fromWaitingExports + ` AND x.due_at IS NOT NULL AND x.state IN ('waiting', 'ready', 'sending')`)}, ", "),
 		[]any{heldBefore, maxCounted},
-		&n.Connections, &n.NeedOwner, &n.Failing, &n.Held, &n.HeldLong, &n.Unknown, &n.Failed, &n.Waiting)
+		&n.Connections, &n.NeedOwner, &n.Failing, &n.Held, &n.HeldLong, &n.Unknown, &n.Failed, &n.Refused, &n.Waiting)
 	return n, err
 }
 
@@ -480,10 +492,14 @@ var booksNeeds = []statusLine{
 		advice: " failed since $day: 'widgetd books export list -state failed'",
 		query: `SELECT x.held_at AS since, x.id` + fromWaitingExports + ` AND x.held_at IS NOT NULL
 			AND x.state = 'failed'`},
+	{label: "entries that books refuse", money: true, one: "entry is", many: "entries are",
+		advice: " refused by the books since $day ($id): 'widgetd books export list -state held'",
+		query: `SELECT x.held_at AS since, substr(coalesce(x.reason || ': ', '') || x.detail, 1, 300) AS id` +
+			fromWaitingExports + isRefused},
 	{label: "entries that are held", money: true, one: "entry", many: "entries",
 		advice: " held since $day: 'widgetd books export list -state held'", span: -heldTooLong,
 		query: `SELECT x.held_at AS since, x.id` + fromWaitingExports + ` AND x.held_at <= ?2 AND x.state = 'held'
-			AND x.due_at IS NOT NULL`},
+			AND x.due_at IS NOT NULL AND x.reason NOT IN ('no_license', 'no_right', 'refused')`},
 	{label: "owners of books", money: true, one: "connection with books waits for its owner",
 		many: "connections with books wait for their owners", advice: " since $day: 'widgetd books list'",
 		query: `SELECT b.needs_reconnect_at AS since, b.id` + fromUsedBooks + ` AND b.needs_reconnect_at IS NOT NULL`},

@@ -41,6 +41,8 @@ var xeroProduct = bookProduct{name: productXero, title: "Xero",
 		category, option, _ := strings.Cut(s, ":")
 		return category != "" && option != ""
 	}, "invalid_cost_center", "This must be a tracking category and its option: Region:North."),
+
+	tokenLife: days(60),
 }
 
 // xeroScopes are those of applications made since March 2026. Older ones had accounting.transactions, which
@@ -224,7 +226,7 @@ func xeroWait(problem string) time.Duration {
 // explain sets the outcome and the reason of a request that Xero finds invalid: in an answer with 400, or in the only
 // journal of an answer with 200 that does not summarize errors.
 func (said *xeroFailure) explain(failed *outboundError) *outboundError {
-	failed.outcome, failed.reason = vendorRefused, "validation"
+	failed.outcome, failed.reason = vendorRefused, heldRefused
 	messages := said.messages()
 	for _, m := range messages {
 		if failed.detail == "" {
@@ -254,7 +256,7 @@ func (said *xeroFailure) messages() (all []string) {
 	return slices.DeleteFunc(all, func(m string) bool { return m == "" })
 }
 
-// xeroReason returns the reason for which a refusal with a message holds the export; "": it does not.
+// xeroReason returns the reason for which a refusal with a message holds the export; "": heldRefused.
 func xeroReason(message string) string {
 	m := strings.ToLower(message)
 	about := func(words ...string) bool {
@@ -341,11 +343,15 @@ func (x *xeroLedger) disconnect(ctx context.Context, s *ledgerSession) error {
 	return err
 }
 
-// The company, the accounts and the rates of tax of Xero, as far as they are read.
+// The company, the accounts, the tracking categories and the rates of tax of Xero, as far as they are read.
 type (
 	xeroCompany struct{ BaseCurrency, PeriodLockDate, EndOfYearLockDate string }
 	xeroAccount struct{ Code, Name, Type, TaxType, Status, SystemAccount string }
-	xeroRate    struct {
+	xeroTracker struct {
+		Name, Status string
+		Options      []struct{ Name, Status string }
+	}
+	xeroRate struct {
 		TaxType, Name, Status         string
 		EffectiveRate, DisplayTaxRate json.RawMessage
 		CanApplyToRevenue             *bool // nil: it can
@@ -367,6 +373,10 @@ func (x *xeroLedger) chart(ctx context.Context, s *ledgerSession, _ businessDate
 	if err != nil {
 		return nil, err
 	}
+	tracked, err := askXero[xeroTracker](ctx, x, s, "TrackingCategories", get("/TrackingCategories"))
+	if err != nil {
+		return nil, err
+	}
 	if len(accounts) > maxXeroAccounts || len(rates) > maxXeroAccounts {
 		return nil, &outboundError{status: http.StatusOK, reason: outboundTooLarge}
 	}
@@ -385,6 +395,14 @@ func (x *xeroLedger) chart(ctx context.Context, s *ledgerSession, _ businessDate
 	}
 	chart.addXeroAccounts(accounts)
 	chart.addXeroRates(rates)
+	chart.CostCenters = []string{}
+	for _, category := range tracked {
+		for _, option := range category.Options {
+			if category.Status == "ACTIVE" && option.Status == "ACTIVE" {
+				chart.CostCenters = append(chart.CostCenters, category.Name+":"+option.Name)
+			}
+		}
+	}
 	return chart, nil
 }
 

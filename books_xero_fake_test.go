@@ -369,6 +369,8 @@ func (f *xeroFake) companyCall(r vendorRequest, access xeroFakeAccess) vendorAns
 		body["Accounts"] = c.shownAccounts(f)
 	case "GET /TaxRates":
 		body["TaxRates"] = c.shownRates()
+	case "GET /TrackingCategories":
+		body["TrackingCategories"] = c.shownTracking(f)
 	default:
 		return xeroFakeDenied(404, "Not Found", "NotFound")
 	}
@@ -424,6 +426,25 @@ func (c *xeroFakeCompany) shownRates() []any {
 		rate := json.RawMessage(formatAmount(r.rate) + "00")
 		list = append(list, xeroFields{"TaxType": r.code, "Name": r.name, "EffectiveRate": rate,
 			"DisplayTaxRate": rate, "Status": r.status, "CanApplyToRevenue": r.revenue})
+	}
+	return list
+}
+
+// shownTracking has a category for each name of c.options, with those of its options that are active.
+func (c *xeroFakeCompany) shownTracking(f *xeroFake) []any {
+	options, names := map[string][]any{}, []string{}
+	for _, o := range c.options {
+		category, option, _ := strings.Cut(o, ":")
+		if options[category] == nil {
+			names = append(names, category)
+		}
+		options[category] = append(options[category],
+			xeroFields{"TrackingOptionID": f.newID(), "Name": option, "Status": "ACTIVE"})
+	}
+	list := []any{}
+	for _, name := range names {
+		list = append(list, xeroFields{"TrackingCategoryID": f.newID(), "Name": name, "Status": "ACTIVE",
+			"Options": options[name]})
 	}
 	return list
 }

@@ -790,7 +790,7 @@ CREATE TABLE books_connections (
   created_at      TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was first made
   removed_at      TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')), -- since when it is not in use; NULL: it is
   renewal_lost_at TEXT CHECK (renewal_lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', renewal_lost_at, '+0 days')), -- since when replacing its tokens had no usable answer; NULL: the last one had
-  renew_at        TEXT CHECK (renew_at IS strftime('%Y-%m-%dT%H:%M:%SZ', renew_at, '+0 days')), -- when the worker tries that again; NULL: whoever needs the tokens does
+  renew_at        TEXT CHECK (renew_at IS strftime('%Y-%m-%dT%H:%M:%SZ', renew_at, '+0 days')), -- when the worker replaces its tokens, which lapse unused, or tries that again; NULL: whoever needs them does
   payouts_from    TEXT CHECK (payouts_from IS date(payouts_from, '+0 days')) -- the first day of arrival from which on payouts are sent; NULL: none is
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX books_connections_used ON books_connections (account_id, product) WHERE removed_at IS NULL;
@@ -818,7 +818,7 @@ CREATE TABLE books_exports (
   reverses      TEXT,                                                -- the export whose entry this one reverses; NULL: it reverses none
   entry_date    TEXT NOT NULL CHECK (entry_date IS date(entry_date, '+0 days')),  -- the date in the books; another than the day's only for a reversal
   state         TEXT NOT NULL CHECK (state IN ('waiting', 'held', 'ready', 'sending', 'unknown', 'posted', 'failed', 'reversed')), -- how far it is
-  reason        TEXT,                                                -- why it is held, or failed
+  reason        TEXT,                                                -- why it is held or failed; kept while it is sent again
   detail        TEXT,                                                -- of that, for people
   sync_key      TEXT NOT NULL,                                       -- in the entry's text: widgetd:acct_…:2026-03-29:r1
   entry         TEXT CHECK (json_type(entry) = 'object'),            -- the entry line by line, as it was sent last
@@ -827,7 +827,7 @@ CREATE TABLE books_exports (
   attempts      INTEGER NOT NULL DEFAULT 0,                          -- how often it was sent
   changes       INTEGER NOT NULL DEFAULT 0,                          -- grows with each change
   due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')), -- when it is looked at next; NULL: not any more
-  held_at       TEXT CHECK (held_at IS strftime('%Y-%m-%dT%H:%M:%SZ', held_at, '+0 days')), -- since when it is held, or has failed; NULL: neither
+  held_at       TEXT CHECK (held_at IS strftime('%Y-%m-%dT%H:%M:%SZ', held_at, '+0 days')), -- since when it is held, has failed, or is unknown and can't be looked for; NULL: nothing of this
   created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was asked for, or came to be due
   sent_at       TEXT CHECK (sent_at IS strftime('%Y-%m-%dT%H:%M:%SZ', sent_at, '+0 days')), -- when it was sent last
   posted_at     TEXT CHECK (posted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', posted_at, '+0 days')), -- when it was seen in the books

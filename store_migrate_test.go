@@ -389,7 +389,8 @@ func TestUpgrade_fillsWhatAStepAdds(t *testing.T) {
 			UPDATE licenses SET expired_noted = '2026-05-03T00:00:00Z' WHERE id LIKE '%2'`,
 		8: `INSERT INTO books_connections (id, account_id, product, removed_at, created_at)
 			SELECT 'bkc_3', id, 'xero', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z' FROM accounts LIMIT 1;
-			UPDATE payments SET due_at = NULL WHERE id IN (SELECT payment_id FROM disputes)`}
+			UPDATE payments SET due_at = NULL WHERE id IN (SELECT payment_id FROM disputes);
+			UPDATE books_connections SET secrets = X'01' WHERE id LIKE '%01'`}
 	files := map[int]string{}
 	for version, statements := range before {
 		files[version] = oldDatabase(t, version)
@@ -417,7 +418,7 @@ func TestUpgrade_fillsWhatAStepAdds(t *testing.T) {
 			[]string{"dp_4 2026-11-21T10:00:00Z 21", "dp_5 22", "dp_6 21"}},
 		// when tokens of books are asked for again
 		{8, `SELECT concat_ws(' ', id, renewal_lost_at, 'again', renew_at) FROM books_connections`,
-			[]string{"bkc_00000000000000000000000001 2026-11-20T10:00:00Z again",
+			[]string{"bkc_00000000000000000000000001 2026-11-20T10:00:00Z again 2026-11-20T10:00:00Z",
 				"bkc_00000000000000000000000002 2026-11-20T10:00:00Z again 2026-11-20T10:00:40Z", "bkc_3 again"}},
 	} {
 		must(t, readFile(files[c.version], func(q *queries) error {

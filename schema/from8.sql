@@ -6,7 +6,9 @@ INSERT INTO refunds
 DROP TABLE old_refunds;
 
 INSERT INTO books_connections
-  SELECT c.*, r.lost_at, r.due_at, NULL FROM old_books_connections c LEFT JOIN old_books_renewals r ON r.connection_id = c.id;
+  SELECT c.*, r.lost_at, -- Xero's tokens lapse unless they are used: nobody knows when these were
+    coalesce(r.due_at, iif(c.product = 'xero' AND c.secrets IS NOT NULL AND c.needs_reconnect_at IS NULL, c.created_at, NULL)),
+    NULL FROM old_books_connections c LEFT JOIN old_books_renewals r ON r.connection_id = c.id;
 DROP TABLE old_books_connections;
 DROP TABLE old_books_renewals;
 
