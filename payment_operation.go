@@ -203,8 +203,8 @@ func setConnectionRefused(t *tx, c *paymentConnection, refused bool) error {
 
 // noteBegun ends what was noted of refusals, if a provider has begun an attempt that was only created before.
 func (t *tx) noteBegun(before, now *payment) {
-	began := []string{paymentPending, paymentAuthorized, paymentCaptured}
-	if before.State == paymentCreated && slices.Contains(began, now.State) {
+	begun := now.State == paymentPending || now.State == paymentAuthorized || now.State == paymentCaptured
+	if begun && before.State == paymentCreated {
 		t.endRefusal(now.ConnectionID, now.Method)
 	}
 }

@@ -313,8 +313,7 @@ func classifyStripe(answer *outboundAnswer, failed *outboundError) {
 	}
 }
 
-// describeStripe adds to the refusal of a new session what Stripe says of it, which holds nothing of a card: there is
-// none yet.
+// describeStripe adds what Stripe says of a new session that it refuses, which can hold nothing of a card.
 func (e *outboundError) describeStripe(c *openConnection, body []byte) {
 	var said struct {
 		Error struct{ Message, Param string }
