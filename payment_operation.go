@@ -203,8 +203,7 @@ func setConnectionRefused(t *tx, c *paymentConnection, refused bool) error {
 
 // noteBegun ends what was noted of refusals, if a provider has begun an attempt that was only created before.
 func (t *tx) noteBegun(before, now *payment) {
-	begun := now.State == paymentPending || now.State == paymentAuthorized || now.State == paymentCaptured
-	if begun && before.State == paymentCreated {
+	if before.State == paymentCreated && (now.live() && now.State != paymentCreated || now.Captured > 0) {
 		t.endRefusal(now.ConnectionID, now.Method)
 	}
 }

@@ -310,8 +310,7 @@ func (q *queries) paymentRefusals(connectionID string) ([]paymentRefusal, error)
 	return paymentRefusalTable.all(q, `WHERE r.connection_id = ? ORDER BY r.method`, connectionID)
 }
 
-// refusedMethods returns the methods of an account that pay pages leave out at now. A clock that was set back does not
-// have them left out for longer.
+// refusedMethods returns the methods of an account that pay pages leave out at now, if the clock was not set back since.
 func (q *queries) refusedMethods(accountID string, now time.Time) (methods []string, err error) {
 	return collect(q, `SELECT r.method FROM payment_connections c CROSS JOIN payment_refusals r ON r.connection_id = c.id
 		WHERE c.account_id = ? AND c.removed_at IS NULL AND r.count >= ? AND r.refused_at > ? AND r.refused_at < ?`,
