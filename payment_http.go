@@ -49,7 +49,7 @@ func paymentsOf(s *server) *payments {
 // paymentMetrics returns the metrics of payments, which are left out while the database can't be read.
 func paymentMetrics(st *store) []metric {
 	return []metric{{"widgetd_payments", "gauge",
-		"Attempts to pay: under way, in review, overdue, ending; connections whose keys are refused, and methods that are.",
+		"Attempts to pay: under way, in review, overdue, ending; refused: keys of connections, and methods.",
 		func() []string {
 			n, err := st.paymentTotals(st.now())
 			if err != nil {

@@ -224,7 +224,8 @@ func (s *settlement) noteRefusal(c *paymentConnection, failed *outboundError) {
 		r.OrderIDs = r.OrderIDs[max(0, len(r.OrderIDs)-refusedTold):]
 		if r.Count == refusedTold {
 			t.addEvent(event{Type: eventAttemptsRefused, AccountID: c.AccountID, SubjectID: c.ID, Actor: actorProvider,
-				Data: eventData("connection_id", c.ID, "method", r.Method, "code", r.Code, "count", strconv.Itoa(r.Count))})
+				Data: eventData("connection_id", c.ID, "method", r.Method, "code", r.Code,
+					"count", strconv.Itoa(r.Count))})
 		}
 	}
 	t.endRefusal(c.ID, r.Method)

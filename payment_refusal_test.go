@@ -97,7 +97,7 @@ func buttons(methods ...string) (all []string) {
 	return all
 }
 
-// TestRefusals_ofAnEveningAreToldOnceAndEndWithASession has Stripe restrict an account, whose guests could pay by TWINT.
+// TestRefusals_ofAnEveningAreToldOnceAndEndWithASession has Stripe restrict an account, whose guests have TWINT.
 // Against somebody who would have a method hidden by one order, or two, that are tried again and again; and against
 // the words of a provider, which may change a terminal, hold a key of ours or the number of an account.
 func TestRefusals_ofAnEveningAreToldOnceAndEndWithASession(t *testing.T) {
@@ -119,13 +119,14 @@ func TestRefusals_ofAnEveningAreToldOnceAndEndWithASession(t *testing.T) {
 		words := "\uFFFD[31m\uFFFD key …. " + strings.Repeat(restricted+" ", 300)
 		words = string([]rune(words)[:maxVendorWords])
 		equal(t, "what status asks", asked, "1 payment method is refused by its provider, each new payment since "+
-			since.String()+": 'widgetd payment check' with "+s.connection+" (card, 3 in a row, account_invalid: "+words+")")
+			since.String()+": 'widgetd payment check' with "+s.connection+" (card, 3 in a row, account_invalid: "+
+			words+")")
 		r := &statusReport{}
 		s.check(r.readLine(&statusView{store: s.store, now: time.Now()}, paymentNeeds[len(paymentNeeds)-1]))
 		lacks(t, r.troubles[0].text+r.troubles[0].key, "live charges") // which 'widgetd watch' posts to others
 		events := s.get("/events?type=payment.refused", bearer(s.token(s.account, scopeEvents+" "+scopeOrders))).is(200)
-		contains(t, events.body, `"subject_id":"`+s.connection+`"`, `"data":{"code":"account_invalid","connection_id":"`+
-			s.connection+`","count":"3","method":"card"}}`)
+		contains(t, events.body, `"subject_id":"`+s.connection+`"`,
+			`"data":{"code":"account_invalid","connection_id":"`+s.connection+`","count":"3","method":"card"}}`)
 		lacks(t, events.body, "live charges")
 		s.evening(4, methodCard)
 		contains(t, s.hears(1, 1), "card, 7 in a row") // told once
@@ -181,7 +182,8 @@ func TestRefusals_ofTheOnlyMethodLeaveItsButtonAndSayWhomToAsk(t *testing.T) {
 		s.sql(`UPDATE payment_connections SET methods = '[]'`)
 		s.sql(`INSERT INTO account_settings (account_id, phone) VALUES (?, '+41 32 622 00 00')`, s.account)
 		o := s.guestOrder()
-		s.get(o.path("")).is(200).shows(buttons(s.method)...).shows("not class=\"button\" href=\"tel:", "not Paying online doesn")
+		s.get(o.path("")).is(200).shows(buttons(s.method)...).shows(`not class="button" href="tel:`,
+			"not Paying online doesn")
 		for range 3 {
 			s.fail(opCreate, fault400)
 			s.evening(1, s.method)
@@ -321,7 +323,8 @@ func TestRefusals_thatCanNotBeReadAreNotedAnew(t *testing.T) {
 	})
 }
 
-// showsRefusals has 'payment check' tell of refusals, and 'payment set' end those of methods that it tries or takes away.
+// showsRefusals has 'payment check' tell of refusals, and 'payment set' end those of methods that it tries or takes
+// away.
 func (c *connecting) showsRefusals(id string) {
 	c.t.Helper()
 	note := func(method string, count int) {

@@ -275,8 +275,8 @@ func (q *queries) knownPayment(connectionID string) (*payment, error) {
 		ORDER BY p.id DESC LIMIT 1`, connectionID))
 }
 
-// saveConnectionMethods writes by which methods guests can pay with a connection, and ends what was noted of refusals of
-// others and of TWINT, which was just tried (provider.tries). Errors: errNotFound if it is not in use.
+// saveConnectionMethods writes by which methods guests can pay with a connection, and ends what was noted of others,
+// and of TWINT, which was just tried (provider.tries). Errors: errNotFound if it is not in use.
 func (t *tx) saveConnectionMethods(c *paymentConnection) error {
 	t.exec(`DELETE FROM payment_refusals WHERE connection_id = ?1 AND (method = 'twint'
 		OR method NOT IN (SELECT value FROM json_each(?2)))`, c.ID, jsonList[string]{&c.Methods})
@@ -310,9 +310,11 @@ func (q *queries) paymentRefusals(connectionID string) ([]paymentRefusal, error)
 	return paymentRefusalTable.all(q, `WHERE r.connection_id = ? ORDER BY r.method`, connectionID)
 }
 
-// refusedMethods returns the methods of an account that pay pages leave out at now, if the clock was not set back since.
+// refusedMethods returns the methods of an account that pay pages leave out at now. None is for long after a change
+// of the clock.
 func (q *queries) refusedMethods(accountID string, now time.Time) (methods []string, err error) {
-	return collect(q, `SELECT r.method FROM payment_connections c CROSS JOIN payment_refusals r ON r.connection_id = c.id
+	return collect(q, `SELECT r.method FROM payment_connections c
+		CROSS JOIN payment_refusals r ON r.connection_id = c.id
 		WHERE c.account_id = ? AND c.removed_at IS NULL AND r.count >= ? AND r.refused_at > ? AND r.refused_at < ?`,
 		[]any{accountID, refusedTold, newStamp(now.Add(-refusedPause)), newStamp(now.Add(refusedPause))},
 		func(m *string) []any { return []any{m} })
