@@ -320,14 +320,6 @@ func (e *bookEntry) imbalance() (off int64) {
 	return off
 }
 
-// cutText returns at most max characters of a text.
-func cutText(s string, max int) string {
-	if runes := []rune(s); len(runes) > max {
-		return strings.TrimSpace(string(runes[:max]))
-	}
-	return s
-}
-
 // narration returns the text of an entry, with the whole sync key, by which it is found, at its end.
 func narration(text, syncKey string) string {
 	end := " (" + syncKey + ")"

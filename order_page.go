@@ -171,10 +171,22 @@ func (a *orderPages) payPage(c *call, r *orderLink, o *order, notice string) (*r
 	if err != nil {
 		return nil, err
 	}
-	p.name(methods)
-	if len(p.Methods) == 0 {
-		p.Text, p.Tone, p.Ask = "no_methods", toneBad, true
+	refused, err := a.store.refusedMethods(o.AccountID, c.now)
+	if err != nil {
+		return nil, err
 	}
+	offered := slices.DeleteFunc(slices.Clone(methods), func(m offeredMethod) bool {
+		return slices.Contains(refused, m.Method)
+	})
+	switch {
+	case len(methods) == 0:
+		p.Text, p.Tone, p.Ask = "no_methods", toneBad, true
+	case len(offered) == 0: // all stay, since the guest can pay by nothing else
+		p.Text, p.Tone, p.Ask, offered = "online_fails", toneBad, true, methods
+	case len(offered) < len(methods) && notice == "refused":
+		p.Notice = "refused_other"
+	}
+	p.name(offered)
 	return orderTemplate.render(http.StatusOK, p.pageBrand, p)
 }
 

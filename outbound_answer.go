@@ -68,6 +68,7 @@ type outboundError struct {
 	status  int           // of the answer; 0: there was none
 	reason  string        // one of the constants above, or a code of the vendor
 	detail  string        // for people, from the vendor's own message; "": none
+	ofOrder bool          // of a new attempt to pay: what is wrong is only in this order
 	wait    time.Duration // how long the vendor asks to wait; 0: it does not say
 	err     error         // why there is no answer; nil: there is one
 }

@@ -25,7 +25,8 @@ func paymentNoun() noun {
 		sealed:   []string{"payment_connections", "payment_operations"},
 		foreign:  foreignConnections,
 		status:   append(paymentNeeds, statusLine{label: "payments", read: paymentStatus}),
-		rows:     []rowReader{paymentConnectionTable.unreadable, paymentTable.unreadable, operationTable.unreadable},
+		rows: []rowReader{paymentConnectionTable.unreadable, paymentTable.unreadable, operationTable.unreadable,
+			paymentRefusalTable.unreadable},
 		check:    checkPayments,
 		holdings: []holding{heldPayments},
 		close:    (*tx).lookAtLivePayments,
@@ -51,6 +52,7 @@ var (
 	eventConnectionChanged  = paymentEvents.add("payment.keys_changed")
 	eventConnectionRefused  = paymentEvents.add("payment.connection_refused") // the provider refuses its keys
 	eventConnectionRestored = paymentEvents.add("payment.connection_restored")
+	eventAttemptsRefused    = paymentEvents.add("payment.refused") // those of refusedTold orders in a row
 )
 
 // The states of an attempt.
@@ -161,6 +163,39 @@ type openConnection struct {
 	*paymentConnection
 	secrets connectionSecrets
 }
+
+// A paymentRefusal says that a provider has refused for good to begin attempts by a method, and has begun none since.
+type paymentRefusal struct {
+	ConnectionID string   `json:"-"`
+	Method       string   `json:"method"`
+	Code         string   `json:"code"`       // of the last one, as the provider names it
+	Words        string   `json:"words"`      // what the provider says of that, for the operator only
+	Since        stamp    `json:"since"`      // when the first one was refused
+	RefusedAt    stamp    `json:"refused_at"` // when the last one was
+	Count        int      `json:"count"`      // how many there were, of different orders
+	OrderIDs     []string `json:"-"`          // the last refusedTold of those, so that two that take turns are two
+}
+
+const (
+	refusedTold    = 3               // orders in a row after which somebody is told
+	refusedPause   = 5 * time.Minute // how long pay pages leave a method out after its last refusal
+	maxVendorWords = 300             // characters
+)
+
+// words returns a text of the connection's provider for the operator: one printable line without our secrets.
+func (c *openConnection) words(text string) string {
+	s := &c.secrets
+	for _, secret := range []string{s.Key, s.ClientID, s.ClientSecret, s.SubscriptionKey, s.WebhookSecret} {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "…")
+		}
+	}
+	return cutText(printable(strings.Join(strings.Fields(text), " ")), maxVendorWords)
+}
+
+// orderOnly matches the code of a refusal, or the member that it is about, if others might be taken: it is about what
+// only the order has, as its amount, which a guest can choose.
+var orderOnly = lazyPattern(`(?i)amount|currency|description|reference|metadata|\[name\]|idempotency`)
 
 // The purposes under which rows of payments seal their secrets, see keyring.sealFor.
 const (

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -324,11 +325,26 @@ func (a *connectionCommand) check() error {
 	if err != nil {
 		return explainProviderError(c.Provider, err)
 	}
-	line := "ok: the provider accepts the keys, and has our webhook"
+	refused, err := a.paymentRefusals(c.ID)
+	if err != nil {
+		return err
+	}
+	line, failing := "the provider accepts the keys, and has our webhook", error(nil)
 	if len(lacks) > 0 {
 		line += "; payouts can't be read: the keys lack " + strings.Join(lacks, ", ")
 	}
-	return a.print(map[string]any{"ok": true, "lacks": append([]string{}, lacks...)}, line)
+	for _, r := range refused {
+		line += fmt.Sprintf("\nit has refused each new payment by %s since %s, of %s in a row, the last one at %s: %s",
+			r.Method, r.Since, countOf(r.Count, "order"), r.RefusedAt, strings.TrimSuffix(r.Code+": "+r.Words, ": "))
+		if r.Count >= refusedTold {
+			failing = exitStatus(exitNeedsDoing)
+		}
+	}
+	if failing == nil {
+		line = "ok: " + line
+	}
+	return cmp.Or(a.print(map[string]any{"ok": failing == nil, "lacks": append([]string{}, lacks...),
+		"refused": append([]paymentRefusal{}, refused...)}, line), failing)
 }
 
 // reconnect gives a connection other keys. Before anything else they must read a payment that it has made. If it is in

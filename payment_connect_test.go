@@ -121,6 +121,7 @@ func paymentStory(t *testing.T, o *operator) {
 	equal(t, "check", o.do(c.called("payment", "check", id)...),
 		"ok: the provider accepts the keys, and has our webhook\n")
 	c.choosesMethods(o.objects("payment", "list")[0]["id"].(string))
+	c.showsRefusals(o.objects("payment", "list")[0]["id"].(string))
 	c.lacksPayouts(o.objects("payment", "list")[0]["id"].(string))
 	o.fails("disconnect that first", c.connectLine("vipps")...)
 	o.do(c.called("payment", "reconnect", id, "-secrets", c.file(c.secretsOf(providerVipps)))...)

@@ -49,7 +49,7 @@ func paymentsOf(s *server) *payments {
 // paymentMetrics returns the metrics of payments, which are left out while the database can't be read.
 func paymentMetrics(st *store) []metric {
 	return []metric{{"widgetd_payments", "gauge",
-		"Attempts to pay: under way, in review, overdue, ending; and connections whose keys are refused.",
+		"Attempts to pay: under way, in review, overdue, ending; refused: keys of connections, and methods.",
 		func() []string {
 			n, err := st.paymentTotals(st.now())
 			if err != nil {
@@ -60,6 +60,7 @@ func paymentMetrics(st *store) []metric {
 				fmt.Sprintf(`{what="live"} %d`, n.Live),
 				fmt.Sprintf(`{what="overdue"} %d`, n.Overdue),
 				fmt.Sprintf(`{what="refused_connections"} %d`, n.Refusing),
+				fmt.Sprintf(`{what="refused_methods"} %d`, n.Refused),
 				fmt.Sprintf(`{what="review"} %d`, n.Review),
 			}
 		}}}

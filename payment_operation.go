@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -163,6 +164,7 @@ func (p *payments) decide(
 			op, call = p.addOperation(t, &v.payment, s.order, v.next, "")
 		}
 		p.logTrouble(&before, &v.payment)
+		t.noteBegun(&before, &v.payment)
 		return setConnectionRefused(t, conn.paymentConnection, false)
 	})
 	return op, call, err
@@ -197,6 +199,37 @@ func setConnectionRefused(t *tx, c *paymentConnection, refused bool) error {
 		t.addEvent(connectionEvent(c, kind, actorProvider))
 	}
 	return nil
+}
+
+// noteBegun ends what was noted of refusals, if a provider has begun an attempt that was only created before.
+func (t *tx) noteBegun(before, now *payment) {
+	if before.State == paymentCreated && (now.live() && now.State != paymentCreated || now.Captured > 0) {
+		t.endRefusal(now.ConnectionID, now.Method)
+	}
+}
+
+// noteRefusal notes that a provider has refused for good to begin an attempt, for a reason that is not its order's. An
+// order that is tried again counts once.
+func (s *settlement) noteRefusal(c *paymentConnection, failed *outboundError) {
+	t, r := s.t, paymentRefusal{ConnectionID: c.ID, Method: s.payment.Method, Since: s.t.now}
+	noted, _ := t.paymentRefusals(c.ID) // rows that can't be read are written anew
+	for _, before := range noted {
+		if before.Method == r.Method {
+			r = before
+		}
+	}
+	r.Code, r.Words, r.RefusedAt = failed.reason, failed.detail, t.now
+	if !slices.Contains(r.OrderIDs, s.order.ID) {
+		r.Count, r.OrderIDs = r.Count+1, append(r.OrderIDs, s.order.ID)
+		r.OrderIDs = r.OrderIDs[max(0, len(r.OrderIDs)-refusedTold):]
+		if r.Count == refusedTold {
+			t.addEvent(event{Type: eventAttemptsRefused, AccountID: c.AccountID, SubjectID: c.ID, Actor: actorProvider,
+				Data: eventData("connection_id", c.ID, "method", r.Method, "code", r.Code,
+					"count", strconv.Itoa(r.Count))})
+		}
+	}
+	t.endRefusal(c.ID, r.Method)
+	paymentRefusalTable.insert(t, &r)
 }
 
 // lookFailed has an attempt looked at later, since its provider could not be asked.
@@ -350,8 +383,13 @@ func (p *payments) finish(
 		if err := s.carryOut(&v); err != nil {
 			return err
 		}
-		if p.logTrouble(&before, &v.payment); failed == nil {
+		p.logTrouble(&before, &v.payment)
+		t.noteBegun(&before, &v.payment)
+		switch {
+		case failed == nil:
 			err = setConnectionRefused(t, conn.paymentConnection, false)
+		case op.Kind == opCreate && failed.final() && !failed.ofOrder:
+			s.noteRefusal(conn.paymentConnection, failed)
 		}
 		return err
 	})

@@ -277,9 +277,11 @@ func (q *queries) knownPayment(connectionID string) (*payment, error) {
 		ORDER BY p.id DESC LIMIT 1`, connectionID))
 }
 
-// saveConnectionMethods writes by which methods guests can pay with a connection. Errors: errNotFound if it is not in
-// use.
+// saveConnectionMethods writes by which methods guests can pay with a connection, and ends what was noted of others,
+// and of TWINT, which was just tried (provider.tries). Errors: errNotFound if it is not in use.
 func (t *tx) saveConnectionMethods(c *paymentConnection) error {
+	t.exec(`DELETE FROM payment_refusals WHERE connection_id = ?1 AND (method = 'twint'
+		OR method NOT IN (SELECT value FROM json_each(?2)))`, c.ID, jsonList[string]{&c.Methods})
 	return requireRow(t.exec(`UPDATE payment_connections SET methods = ? WHERE id = ? AND removed_at IS NULL`,
 		jsonList[string]{&c.Methods}, c.ID))
 }
@@ -298,13 +300,47 @@ func (t *tx) setConnectionFailing(id string, since stamp) (changed bool) {
 		WHERE id = ?2 AND (failing_since IS NULL) IS NOT (?1 IS NULL)`, since, id) > 0
 }
 
+// paymentRefusalTable describes the table payment_refusals.
+var paymentRefusalTable = newTable("payment_refusals", "r", func(r *paymentRefusal) []field {
+	return []field{{"connection_id", &r.ConnectionID}, {"method", &r.Method}, {"code", &r.Code}, {"words", &r.Words},
+		{"since", &r.Since}, {"refused_at", &r.RefusedAt}, {"count", &r.Count},
+		{"order_ids", jsonList[string]{&r.OrderIDs}}}
+})
+
+// paymentRefusals returns what was noted of a connection's attempts: a row for each method at most.
+func (q *queries) paymentRefusals(connectionID string) ([]paymentRefusal, error) {
+	return paymentRefusalTable.all(q, `WHERE r.connection_id = ? ORDER BY r.method`, connectionID)
+}
+
+// refusedMethods returns the methods of an account that pay pages leave out at now. None is for long after a change
+// of the clock.
+func (q *queries) refusedMethods(accountID string, now time.Time) (methods []string, err error) {
+	return collect(q, `SELECT r.method FROM payment_connections c
+		CROSS JOIN payment_refusals r ON r.connection_id = c.id
+		WHERE c.account_id = ? AND c.removed_at IS NULL AND r.count >= ? AND r.refused_at > ? AND r.refused_at < ?`,
+		[]any{accountID, refusedTold, newStamp(now.Add(-refusedPause)), newStamp(now.Add(refusedPause))},
+		func(m *string) []any { return []any{m} })
+}
+
+// endRefusal removes what was noted of a connection's attempts by a method, if anything was.
+func (t *tx) endRefusal(connectionID, method string) {
+	t.exec(`DELETE FROM payment_refusals WHERE connection_id = ? AND method = ?`, connectionID, method)
+}
+
+// refusedTooLong are the methods of connections in use of which somebody is told (refusedTold), but not where the keys
+// are refused, of which that is told. There are few, since a row ends when the provider begins an attempt.
+const refusedTooLong = ` FROM payment_refusals r CROSS JOIN payment_connections c ON c.id = r.connection_id
+	CROSS JOIN accounts a ON a.id = c.account_id
+	WHERE r.count >= 3 AND c.removed_at IS NULL AND c.failing_since IS NULL AND a.closed_at IS NULL`
+
 // A paymentTotals counts what is under way, for status and the metrics.
 type paymentTotals struct {
-	Live     int `json:"live"`      // attempts that the guest can pay, or that are authorised
-	Review   int `json:"in_review"` // attempts that somebody has to look at
-	Overdue  int `json:"overdue"`   // attempts that have been due for more than a minute
-	Ending   int `json:"ending"`    // authorisations that lapse within a day
-	Refusing int `json:"refusing"`  // connections in use, or waited for, whose keys the provider refuses
+	Live     int `json:"live"`            // attempts that the guest can pay, or that are authorised
+	Review   int `json:"in_review"`       // attempts that somebody has to look at
+	Overdue  int `json:"overdue"`         // attempts that have been due for more than a minute
+	Ending   int `json:"ending"`          // authorisations that lapse within a day
+	Refusing int `json:"refusing"`        // connections in use, or waited for, whose keys the provider refuses
+	Refused  int `json:"refused_methods"` // methods by which a provider refuses each new attempt
 }
 
 // oldestLive reads the live attempts, those of the oldest orders first, whose authorisations also lapse first.
@@ -324,10 +360,11 @@ func (q *queries) paymentTotals(now time.Time) (n paymentTotals, err error) {
 		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE due_at < ?1 LIMIT ?3)),
 		(SELECT count(*) FROM (`+oldestLive+` LIMIT ?3) WHERE capture_before < ?2),
 		(SELECT count(*) FROM payment_connections WHERE failing_since IS NOT NULL
-			AND (removed_at IS NULL OR id IN (SELECT value FROM json_each(?4))))`,
+			AND (removed_at IS NULL OR id IN (SELECT value FROM json_each(?4)))),
+		(SELECT count(*)`+refusedTooLong+`)`,
 		[]any{newStamp(now.Add(-time.Minute)), newStamp(now.Add(endingNotice)), maxCounted,
 			string(encodeJSON(append([]string{}, waiting...)))},
-		&n.Live, &n.Review, &n.Overdue, &n.Ending, &n.Refusing)
+		&n.Live, &n.Review, &n.Overdue, &n.Ending, &n.Refusing, &n.Refused)
 	return n, err
 }
 
@@ -355,6 +392,11 @@ var paymentNeeds = []statusLine{
 		query: `SELECT d.opened_at AS since, d.order_id AS id
 			FROM disputes d CROSS JOIN payments p ON p.id = d.payment_id
 			WHERE d.closed_at IS NULL AND d.opened_at <= ?2 AND p.provider <> 'vipps'`}, // see paymentProvider.disputes
+	{label: "refused payments", money: true, one: "payment method is refused by its provider",
+		many:   "payment methods are refused by their providers",
+		advice: ", each new payment since $since: 'widgetd payment check' with $id",
+		query: `SELECT r.since AS since, c.id || ' (' || r.method || ', ' || r.count || ' in a row, ' || r.code ||
+			iif(r.words = '', '', ': ' || r.words) || ')' AS id` + refusedTooLong},
 }
 
 // disputesEnd is for how long a dispute may last: it comes up to 120 days after the sale, and takes up to 100 more.

@@ -211,6 +211,9 @@ func (s *stripeProvider) read(
 	q := outboundRequest{call.Method, s.base + call.Path, header, []byte(call.Body), largest}
 	answer, err := s.outbound.ask(ctx, q, time.Now(), classifyStripe)
 	if err != nil {
+		if failed, ok := err.(*outboundError); ok && answer != nil && call.Path == stripeSessions {
+			failed.describeStripe(c, answer.body)
+		}
 		return 0, err
 	}
 	if json.Unmarshal(answer.body, into) != nil {
@@ -309,6 +312,15 @@ func classifyStripe(answer *outboundAnswer, failed *outboundError) {
 	case answer.status >= 500 && answer.header.Get("Idempotent-Replayed") == "true":
 		failed.outcome = vendorStale
 	}
+}
+
+// describeStripe adds what Stripe says of a new session that it refuses, which can hold nothing of a card.
+func (e *outboundError) describeStripe(c *openConnection, body []byte) {
+	var said struct {
+		Error struct{ Message, Param string }
+	}
+	json.Unmarshal(body, &said) // what has another type stays empty
+	e.detail, e.ofOrder = c.words(said.Error.Message), orderOnly().MatchString(e.reason+" "+said.Error.Param)
 }
 
 // get reads an object, or a page of a list.

@@ -142,7 +142,7 @@ func callStripe(t testing.TB, address, call string) string {
 		op := &paymentOperation{ID: "op_1", PaymentID: "pay_1", Kind: call, Amount: 2000}
 		s := newStripeProvider(outboundTo(t, loopbackRange), address+"/")
 		call := newStripeProvider(nil, stripeBase).call(op, p, &order{ID: "ord_1"}, testReturnURL)
-		return sentText(s.send(t.Context(), testConnection(), op, call))
+		return refusalText(s.send(t.Context(), testConnection(), op, call))
 	}
 	s := stripeAnswering(t, func(w http.ResponseWriter, r *http.Request) {
 		status, header, body := 200, http.Header{}, `{"object":"list","has_more":false,"data":[]}`

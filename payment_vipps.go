@@ -190,7 +190,10 @@ func (v *vippsProvider) send(
 		// The first 401 does not prove that nothing was done: before the same is sent again, the payment is read with
 		// another token. A conflict means that the reference exists, or will in a moment; of all else it passes.
 		first := answer.status == http.StatusUnauthorized && valueOr(op.Status, 0) != http.StatusUnauthorized
-		if !creates && (first || failed.outcome == vendorStale) {
+		switch {
+		case creates:
+			failed.describeVipps(c, answer.body)
+		case first, failed.outcome == vendorStale:
 			failed.outcome = vendorUnknown
 		}
 	}
@@ -239,6 +242,20 @@ func classifyVipps(answer *outboundAnswer, failed *outboundError) {
 	case answer.status == http.StatusConflict && own:
 		failed.outcome = vendorStale
 	}
+}
+
+// describeVipps adds to the refusal of a new payment what Vipps says of it.
+func (e *outboundError) describeVipps(c *openConnection, body []byte) {
+	var said struct {
+		Title, Detail string
+		ExtraDetails  []struct{ Name, Reason string }
+	}
+	json.Unmarshal(body, &said) // what has another type stays empty
+	words, about := said.Title+" "+said.Detail, e.reason+" "+said.Title
+	for _, more := range said.ExtraDetails {
+		words, about = words+" "+more.Name+" "+more.Reason, about+" "+more.Name
+	}
+	e.detail, e.ofOrder = c.words(words), orderOnly().MatchString(about)
 }
 
 // isVippsCode reports whether a text is a code that may be kept and shown.

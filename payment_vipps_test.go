@@ -101,7 +101,7 @@ func callVipps(t testing.TB, address, call string) string {
 		call = opCreate
 	}
 	_, sent, err := s.do(call, 5000)
-	return sentText(sent, err)
+	return refusalText(sent, err)
 }
 
 // is compares what is of interest in a report.

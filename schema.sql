@@ -470,6 +470,19 @@ CREATE TABLE payment_connections (
 CREATE UNIQUE INDEX payment_connections_used ON payment_connections (account_id, provider) WHERE removed_at IS NULL;
 CREATE INDEX payment_connections_payouts ON payment_connections (payouts_due_at);
 
+-- The methods by which a provider has refused for good to begin an attempt, since it last began one.
+CREATE TABLE payment_refusals (
+  connection_id TEXT NOT NULL REFERENCES payment_connections (id),   -- whose attempts
+  method      TEXT NOT NULL CHECK (method IN ('card', 'mobile', 'twint')), -- how guests were to pay
+  code        TEXT NOT NULL CHECK (length(code) <= 100),             -- of the last one, as the provider names it
+  words       TEXT NOT NULL CHECK (length(words) <= 300),            -- what the provider says of that; may hold account numbers; '': nothing
+  since       TEXT NOT NULL CHECK (since IS strftime('%Y-%m-%dT%H:%M:%SZ', since, '+0 days')), -- when the first one was refused
+  refused_at  TEXT NOT NULL CHECK (refused_at IS strftime('%Y-%m-%dT%H:%M:%SZ', refused_at, '+0 days')), -- when the last one was
+  count       INTEGER NOT NULL CHECK (count > 0),                    -- how many there were, of different orders
+  order_ids   TEXT NOT NULL CHECK (json_type(order_ids) = 'array'),  -- the last three of those orders
+  PRIMARY KEY (connection_id, method)
+) STRICT, WITHOUT ROWID;
+
 -- Amounts are integers in the minor unit of the order's currency: 1250 is 12.50. Prices have VAT in them;
 -- rates are in hundredths of a percent: 810 is 8.1 %.
 CREATE TABLE orders (

@@ -161,6 +161,10 @@ var causes = map[string]func(t *testing.T) (before, after map[string]string){
 		s.accept(o.ID)
 		s.check(s.engine.settleLive(s.t.Context(), o.ID))
 	}),
+	"WidgetdPaymentsRefused": inShopCause(func(s *shop) {
+		s.refuses("account_invalid", restricted, "", methodCard)
+		s.evening(refusedTold, methodCard)
+	}),
 	"WidgetdRevenueLate": inShopCause(func(s *shop) {
 		s.paid()
 		s.sql(`INSERT INTO revenue_backlog SELECT id FROM orders`)

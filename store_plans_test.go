@@ -66,6 +66,7 @@ var mayRead = map[string]string{
 	"FROM books_connections b":                   "an account has one or two, and a switch changes on few days",
 	"FROM books_connections WHERE product":       "an account has one or two",
 	"FROM payment_connections c":                 "an account has one or two",
+	"FROM payment_refusals r":                    "one for each method by which the last attempt was refused",
 	"FROM books_authorizations WHERE account_id": "an account has few at a time",
 	"FROM books_apps":                            "there are two",
 	"FROM books_exports x WHERE x.connection_id": "one for each day of a connection, of those that are due",

@@ -144,6 +144,14 @@ func printableBut(s, kept string) string {
 	}, s)
 }
 
+// cutText returns at most max characters of a text.
+func cutText(s string, max int) string {
+	if runes := []rune(s); len(runes) > max {
+		return strings.TrimSpace(string(runes[:max]))
+	}
+	return s
+}
+
 // countOf returns a number with its noun, in the plural unless it is 1.
 func countOf[N int | int64](n N, noun string) string {
 	if n == 1 {

@@ -468,6 +468,19 @@ CREATE TABLE payment_connections (
 CREATE UNIQUE INDEX payment_connections_used ON payment_connections (account_id, provider) WHERE removed_at IS NULL;
 CREATE INDEX payment_connections_payouts ON payment_connections (payouts_due_at);
 
+-- The methods by which a provider has refused for good to begin an attempt, since it last began one.
+CREATE TABLE payment_refusals (
+  connection_id TEXT NOT NULL REFERENCES payment_connections (id),   -- whose attempts
+  method      TEXT NOT NULL CHECK (method IN ('card', 'mobile', 'twint')), -- how guests were to pay
+  code        TEXT NOT NULL CHECK (length(code) <= 100),             -- of the last one, as the provider names it
+  words       TEXT NOT NULL CHECK (length(words) <= 300),            -- what the provider says of that; may hold account numbers; '': nothing
+  since       TEXT NOT NULL CHECK (since IS strftime('%Y-%m-%dT%H:%M:%SZ', since, '+0 days')), -- when the first one was refused
+  refused_at  TEXT NOT NULL CHECK (refused_at IS strftime('%Y-%m-%dT%H:%M:%SZ', refused_at, '+0 days')), -- when the last one was
+  count       INTEGER NOT NULL CHECK (count > 0),                    -- how many there were, of different orders
+  order_ids   TEXT NOT NULL CHECK (json_type(order_ids) = 'array'),  -- the last three of those orders
+  PRIMARY KEY (connection_id, method)
+) STRICT, WITHOUT ROWID;
+
 -- Amounts are integers in the minor unit of the order's currency: 1250 is 12.50. Prices have VAT in them;
 -- rates are in hundredths of a percent: 810 is 8.1 %.
 CREATE TABLE orders (
@@ -1295,6 +1308,10 @@ INSERT INTO account_settings (account_id, zone, cut_off, legal_name, address, va
 
 INSERT INTO payment_connections (id, account_id, provider, live, name, secrets, webhook_id, webhook_url, failing_since, created_at, removed_at, methods, payouts_due_at, payouts_cursor, payouts_failing) VALUES ('con_00000000000000000000000001', 'acct_00000000000000000000000001', 'stripe', 1, '', X'000102030405060708090A0B0C0D0E0F101112131415161718191A1B1C1D1E1F2021222324252627', 'we_1', 'https://api.example.com/v1/payments/stripe/con_00000000000000000000000001', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', NULL, '[]', '2026-11-24T03:20:00Z', '2026-11-23', NULL);
 INSERT INTO payment_connections (id, account_id, provider, live, name, secrets, webhook_id, webhook_url, failing_since, created_at, removed_at, methods, payouts_due_at, payouts_cursor, payouts_failing) VALUES ('con_00000000000000000000000002', 'acct_00000000000000000000000001', 'vipps', 0, '123456', X'000102030405060708090A0B0C0D0E0F101112131415161718191A1B1C1D1E1F202122232425262728292A2B2C2D2E2F3031', NULL, NULL, NULL, '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '[]', NULL, '2026-11-22', 'http_403');
+
+INSERT INTO payment_refusals (connection_id, method, code, words, since, refused_at, count, order_ids) VALUES ('con_00000000000000000000000001', 'card', 'account_invalid', 'Your account acct_1 cannot currently make live charges.', '2026-11-20T19:00:00Z', '2026-11-20T21:30:00Z', 80, '["ord_00000000000000000000000001","ord_00000000000000000000000002","ord_00000000000000000000000003"]');
+INSERT INTO payment_refusals (connection_id, method, code, words, since, refused_at, count, order_ids) VALUES ('con_00000000000000000000000001', 'twint', 'invalid_request_error', '', '2026-11-20T19:00:00Z', '2026-11-20T19:00:00Z', 1, '["ord_00000000000000000000000001"]');
+INSERT INTO payment_refusals (connection_id, method, code, words, since, refused_at, count, order_ids) VALUES ('con_00000000000000000000000002', 'mobile', '400', 'Bad Request', '2026-11-20T19:00:00Z', '2026-11-20T19:05:00Z', 2, '["ord_00000000000000000000000001","ord_00000000000000000000000002"]');
 
 INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, cancel_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller, ready_at) VALUES ('ord_00000000000000000000000001', 'acct_00000000000000000000000001', NULL, 'open', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, NULL, NULL, 0, 0, 'expired', NULL, NULL, 'https://www.example.com/thanks', 'https://www.example.com/cart', X'0101010101010101010101010101010101010101010101010101010101010101', '2026-11-22T10:00:00Z', NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL, NULL, 'online', NULL, NULL, NULL, NULL, NULL, NULL);
 INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller, ready_at) VALUES ('ord_00000000000000000000000002', 'acct_00000000000000000000000001', 'R-2', 'authorized', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'card', 'pay_00000000000000000000000002', 1, 0, 'paid', 'cash', '2026-11-21T10:00:00Z', 'https://www.example.com/thanks', X'0202020202020202020202020202020202020202020202020202020202020202', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', NULL, NULL, NULL, 'online', NULL, NULL, NULL, NULL, NULL, NULL);
