@@ -341,26 +341,6 @@ func fortnoxKind(method, path string) string {
 	return "chart"
 }
 
-// addBooks connects an account with companies of these names, which are their ids too, without asking a product,
-// and returns the connection. Of several companies one is still to be chosen.
-func (s *service) addBooks(account, product string, companies ...string) (id string) {
-	s.t.Helper()
-	var agreed []bookOrganisation
-	for _, name := range companies {
-		agreed = append(agreed, bookOrganisation{ID: name, Name: name})
-	}
-	s.change(func(t *tx) error {
-		tokens := &bookTokens{Access: "access", ExpiresAt: t.now.after(time.Hour)}
-		c, err := connectBooks(t, s.keys, &bookAuthorization{AccountID: account, Product: product, MadeBy: anActor},
-			tokens, agreed)
-		if err == nil {
-			id = c.ID
-		}
-		return err
-	})
-	return id
-}
-
 // connectToXero connects the account with a fake, to whose address the service's options lead, as its owner does
 // in a browser. It returns the connection.
 func (s *service) connectToXero(f *xeroFake) string {

@@ -42,7 +42,7 @@ func moveDemo(t *testing.T, start time.Time, zone string, test func(*movedDemo))
 		var err error
 		d.zone, err = loadZone(zone)
 		must(t, err)
-		moved := start.Sub(time.Now())
+		moved := time.Until(start)
 		d.open(func() time.Time { return time.Now().Add(moved) })
 		t.Cleanup(func() { d.close() })
 		must(t, d.server.store.update(t.Context(), func(x *tx) error {
