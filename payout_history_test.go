@@ -219,15 +219,12 @@ func (m *payoutMonth) disputes() {
 			if r.open = false; m.below(2) == 0 { // lost
 				return
 			}
-			fee, date := -r.fee, today(0)
+			fee := -r.fee
 			if m.below(2) == 0 {
 				fee = 0 // stays
 			}
-			if m.provider == providerVipps { // the day on which we see it
-				date = today(1)
-			}
 			row := m.dispute(r.order.ledgerRow, r.amount, fee)
-			m.add(row, r.method, date, nil)
+			m.add(row, r.method, today(0), nil) // at Vipps, too, where we see it a day later
 			return
 		}
 	}
