@@ -156,7 +156,7 @@ func (d *movedDemo) sendsToBooks() {
 	ctx, stop := context.WithCancel(d.t.Context())
 	ended := make(chan struct{})
 	go func() { newBooksWorker(booksOf(d.server)).run(ctx); close(ended) }()
-	time.Sleep(2 * time.Minute)
+	time.Sleep(2 * time.Minute) // of the bubble
 	stop()
 	<-ended
 	page := d.shows(d.ledger.handler(), "/")
