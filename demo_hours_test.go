@@ -71,8 +71,8 @@ func (d *movedDemo) close() {
 	must(d.t, d.server.store.close())
 }
 
-// moveTo moves the clock of the bubble forward, and has done what the workers and the sweeps do until nothing is due any
-// more.
+// moveTo moves the clock of the bubble forward, and has done what the workers and the sweeps do until nothing is due
+// any more.
 func (d *movedDemo) moveTo(at time.Time) {
 	d.t.Helper()
 	time.Sleep(at.Sub(d.clock()))
