@@ -550,18 +550,12 @@ func (h *history) verify() {
 		if want := stateOf(m); p.State != want && (want != "" || p.EndedAt.IsZero()) {
 			fail("the attempt is %s; %s has %+v", p.State, p.Provider, m)
 		}
-		pays, released := o.paidWith(&p.ID), int64(0)
-		for _, f := range refunds {
-			if f.State == refundSucceeded && valueOr(f.PaymentID, "") == p.ID {
-				released += f.ReleasedAmount
-			}
-		}
-		rest := m.captured - released - o.Total // what was given back beyond its total is no rest of it
-		if pays && rest != max(0, min(rest, m.refunded-released-o.Total)) || !pays && m.captured > m.refunded {
+		pays, beyond := o.soldBy(&p.ID) && !o.dead(), m.captured-o.Total // which goes back before anything else
+		if pays && (beyond < 0 || beyond > m.refunded) || !pays && m.captured > m.refunded {
 			fail("its total is %d, the attempt is %s; %s has %+v", o.Total, p.State, p.Provider, m)
 		}
 		if pays {
-			given = m.refunded - released
+			given = m.refunded - beyond
 		}
 		h.verifyRefunds(p, m, refunds)
 	}
