@@ -183,6 +183,25 @@ func TestTwint_refundsStayAsTheyWereMadeWhateverHappensToOthers(t *testing.T) {
 	})
 }
 
+// TestTwint_whatWasGivenBackThereIsToldAfterThatTheOrderIsCancelled has all be given back while the order waits.
+func TestTwint_whatWasGivenBackThereIsToldAfterThatTheOrderIsCancelled(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.charged()
+		s.givenBackThere(p, o.Total)
+		s.states(o.ID, orderCancelled, paymentRefunded)
+		told := ""
+		s.check(s.store.each(`SELECT type FROM events WHERE subject_id = ? ORDER BY seq DESC LIMIT 2`, []any{o.ID},
+			func(scan func(...any) error) (err error) {
+				var kind string
+				err = scan(&kind)
+				told = kind + " " + told
+				return err
+			}))
+		equal(t, "the last events", told, "order.cancelled order.refunded ")
+	})
+}
+
 // TestTwint_countsOnTheDayOfItsCaptureAndItsRefundLater refuses a pre-order a week after it was charged.
 func TestTwint_countsOnTheDayOfItsCaptureAndItsRefundLater(t *testing.T) {
 	t.Parallel()
