@@ -557,23 +557,25 @@ func lessVAT(all, others []vatSum) (rest []vatSum) {
 	return rest
 }
 
-// divideFound gives the refunds that were found just now the VAT and the tip in them. Where less is left than such a
-// one, those of ours that the provider does not have yet are left out: it will refuse them.
+// divideFound gives the refunds that were found just now the VAT and the tip in them: of what others leave, but for those
+// of ours that the provider will refuse, since they are more than it has left.
 func (m *orderMoney) divideFound() {
+	left := m.payment.Captured
+	for f := range m.back {
+		if f.State != refundFailed && !f.toMake() {
+			left -= f.Amount
+		}
+	}
 	isNew := func(f refund) bool { return f.Kind == refundFound && findRefund(m.stored, f.ID) == nil }
-	known := slices.DeleteFunc(slices.Clone(m.refunds), isNew)
+	others := slices.DeleteFunc(slices.Clone(m.refunds), func(f refund) bool {
+		return isNew(f) || f.toMake() && f.Amount > left
+	})
 	for i := range m.refunds {
-		f := &m.refunds[i]
-		if !isNew(*f) {
-			continue
+		if f := &m.refunds[i]; isNew(*f) {
+			parts := m.byAmount(f.Amount, others)
+			f.VAT, f.Tip = parts.VAT, parts.Tip
+			others = append(others, *f)
 		}
-		others := known
-		if m.left(known).money < f.Amount {
-			others = slices.DeleteFunc(slices.Clone(known), func(f refund) bool { return f.toMake() })
-		}
-		parts := m.byAmount(f.Amount, others)
-		f.VAT, f.Tip = parts.VAT, parts.Tip
-		known = append(known, *f)
 	}
 }
 
