@@ -557,19 +557,32 @@ func lessVAT(all, others []vatSum) (rest []vatSum) {
 	return rest
 }
 
-// divideFound gives the refunds that were found just now the VAT and the tip in them: of what others leave, but for those
-// of ours that the provider will refuse, since they are more than it has left.
-func (m *orderMoney) divideFound() {
-	left := m.payment.Captured
+// divideFound gives the refunds that were found just now the VAT and the tip in them, of what others leave. Those of
+// ours for which the provider has not enough left fail, the latest first: it would refuse them. That with the id sent
+// it is being asked for already, so that one is only left out.
+func (m *orderMoney) divideFound(sent string) {
+	isNew := func(f refund) bool { return f.Kind == refundFound && findRefund(m.stored, f.ID) == nil }
+	if !slices.ContainsFunc(m.refunds, isNew) {
+		return
+	}
+	left, refused := m.payment.Captured, ""
 	for f := range m.back {
 		if f.State != refundFailed && !f.toMake() {
 			left -= f.Amount
 		}
 	}
-	isNew := func(f refund) bool { return f.Kind == refundFound && findRefund(m.stored, f.ID) == nil }
-	others := slices.DeleteFunc(slices.Clone(m.refunds), func(f refund) bool {
-		return isNew(f) || f.toMake() && f.Amount > left
-	})
+	for f := range m.back {
+		switch {
+		case !f.toMake():
+		case f.Amount <= left:
+			left -= f.Amount
+		case f.ID == sent:
+			refused = sent
+		default:
+			f.end(reasonRefused, newStamp(m.now))
+		}
+	}
+	others := slices.DeleteFunc(slices.Clone(m.refunds), func(f refund) bool { return isNew(f) || f.ID == refused })
 	for i := range m.refunds {
 		if f := &m.refunds[i]; isNew(*f) {
 			parts := m.byAmount(f.Amount, others)
@@ -741,8 +754,8 @@ func attemptOf(t *tx, o *order, id string) (*payment, error) {
 	return p, err
 }
 
-// count has the order count the refunds of the money that pays it, less what was captured beyond its total, and its state
-// follow those that succeeded.
+// count has the order count the refunds of the money that pays it, less what was captured beyond its total, and its
+// state follow those that succeeded.
 func (m *orderMoney) count() error {
 	if !m.pays() {
 		return nil

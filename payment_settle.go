@@ -254,10 +254,20 @@ func (f *facts) after(moves []orderMove) *facts {
 	if then.order, then.refunds = &o, slices.Clone(f.refunds); p.Captured == 0 {
 		return &then
 	}
-	if then.divideFound(); f.report != nil && f.asksOther() == "" {
+	if then.divideFound(f.sent()); f.report != nil && f.asksOther() == "" {
 		then.giveBack(actorProvider)
 	}
 	return &then
+}
+
+// sent returns the id of the refund that the provider is being asked for, "" if of none.
+func (f *facts) sent() string {
+	for _, op := range f.operations {
+		if op.State == operationPending && op.RefundID != nil {
+			return *op.RefundID
+		}
+	}
+	return ""
 }
 
 // asksOther returns why what the provider asks the guest for is not what the order costs, amount_differs or
@@ -490,8 +500,8 @@ func (s *settlement) adoptRefunds() {
 // came of it.
 func (s *settlement) foundRefund(told refundReport) refund {
 	f := refund{ID: s.t.newID("ref"), OrderID: s.order.ID, AccountID: s.order.AccountID, PaymentID: &s.payment.ID,
-		Amount: told.amount, Source: sourceProvider, Kind: refundFound, State: refundPending, MadeBy: actorProvider, CreatedAt: s.t.now,
-		ProviderID: new(s.freeID(told.providerID, told.longID))}
+		Amount: told.amount, Kind: refundFound, Source: sourceProvider, State: refundPending, MadeBy: actorProvider,
+		CreatedAt: s.t.now, ProviderID: new(s.freeID(told.providerID, told.longID))}
 	if !told.at.IsZero() {
 		f.CreatedAt = newStamp(told.at)
 	}

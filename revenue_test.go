@@ -482,7 +482,7 @@ func TestRevenue_lateFactsCountOnTheOpenDayAndLeaveTheFrozenOne(t *testing.T) {
 		}
 		m.add(f)
 		m.refunds[0].end("", t.now)
-		m.divideFound()
+		m.divideFound("")
 		return m.save(t, actorTime)
 	})
 	s.days("2026-05-01: CHF 59.00 0 late", "2026-05-04: CHF -9.00 1 late")
