@@ -38,7 +38,7 @@ func seriesOf(text string) map[string]string {
 }
 
 // unitTest returns the test of promtool that an alert fires once its state has lasted as long as it must, and not
-// before: the state begins between the tenth minute and the next one.
+// before: the state begins in the tenth minute, or the one after it.
 func unitTest(alert string, lasts time.Duration, first, then map[string]string) map[string]any {
 	input := []map[string]string{}
 	names := slices.Collect(maps.Keys(first))
@@ -59,7 +59,7 @@ func unitTest(alert string, lasts time.Duration, first, then map[string]string) 
 			"expr": `group(ALERTS{alertname="` + alert + `",alertstate="firing"})`}
 	}
 	return map[string]any{"name": alert, "interval": "1m", "input_series": input, "promql_expr_test": []any{
-		firing(10*time.Minute + lasts), firing(12*time.Minute+lasts, map[string]any{"labels": "{}", "value": 1}),
+		firing(9*time.Minute + lasts), firing(12*time.Minute+lasts, map[string]any{"labels": "{}", "value": 1}),
 	}}
 }
 
