@@ -1309,7 +1309,7 @@ func damage(t testing.TB, path string, at int64, bytes ...byte) {
 // raw runs SQL on a file without any of the store's care.
 func raw(t testing.TB, path, query string) {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+path)
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(15000)") // while a service writes
 	must(t, err)
 	_, err = db.Exec(query)
 	must(t, errors.Join(err, db.Close()))
