@@ -130,6 +130,7 @@ func TestInit_makesKeysWhereNothingWasIssuedOrTheyAreAskedFor(t *testing.T) {
 	equal(t, "the key file after -new-keys beside one", fileText(t, key), after)
 	// A database that can't be asked may have issued anything.
 	must(t, os.Remove(key))
+	o.close()
 	raw(t, o.env["WIDGETD_DB"], `PRAGMA user_version = 8`)
 	lacks(t, fmt.Sprint(o.fails("run 'widgetd upgrade'", "init")), "widgetd init")
 	lacks(t, fmt.Sprint(o.fails("restore it from your copy", "serve", "-addr", "127.0.0.1:0")), "widgetd init")

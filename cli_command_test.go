@@ -31,9 +31,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.t = t
-			close := o.keepsOpen()
 			story(t, o)
-			close()
 		})
 	}
 	o.t = t
@@ -644,6 +642,7 @@ func TestCommand_thatCallsARouteNeedsKeysForSecretsOnlyAndWritesNothingOnceFence
 	contains(t, fmt.Sprint(made["actor"]), "command:")
 	o.fails("no key file at "+o.env["WIDGETD_KEY"], "webhook", "add", "https://a.example", "-type", "lead.created")
 	o.change(func(t *tx) error { t.learnEpoch(7); return nil })
+	o.close()
 	o.fails("Another machine serves now; nothing was written.", "license", "suspend", id)
 	equal(t, "status", o.object("license", "show", id)["status"], any("active"))
 }

@@ -20,7 +20,8 @@ import (
 func (s *service) envAt(terminal bool, typed io.Reader) (e *env, out, noted *strings.Builder) {
 	files := filesIn(s.dir)
 	if s.commands == nil {
-		s.commands = openTestStore(s.t, files["WIDGETD_DB"], storeOptions{noCheckpoints: true})
+		s.commands = openTestStore(s.t, files["WIDGETD_DB"], storeOptions{noCheckpoints: true,
+			limits: s.store.limits})
 	}
 	noticeIn(s.commands)
 	out, noted = &strings.Builder{}, &strings.Builder{}

@@ -53,7 +53,6 @@ func TestTable_fitsTerminalsOf80ColumnsWithTheEndsOfIDsAndNothingElseCut(t *test
 	sequentialUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
-	o.keepsOpen()
 	license := fillTables(o)
 	for _, args := range [][]string{
 		{"license", "list"}, {"license", "show", license}, {"device", "list", license}, {"account", "list"},
@@ -142,7 +141,6 @@ func TestCommand_asksTheTerminalForItsWidth(t *testing.T) {
 func TestTable_showsEndsOfIDsThatCommandsTake(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	o.keepsOpen()
 	license := fillTables(o)
 	o.env["COLUMNS"] = "45"
 	for _, c := range []struct{ list, takes string }{
@@ -189,7 +187,6 @@ func TestAccount_isShownWithItsAddressInLines(t *testing.T) {
 func TestID_mayBeNamedByItsEnd(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	o.keepsOpen()
 	const id = "lic_01m84qxem9y60cmcjqm39d1398"
 	o.change(func(t *tx) error {
 		t.exec(`INSERT INTO licenses (id, account_id, product, created_at, updated_at) VALUES (?, ?, ?, ?, ?)`,

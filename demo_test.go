@@ -204,8 +204,8 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	if err != nil || paying != 8 || waiting != 8 {
 		t.Errorf("%d attempts are under way for %d orders (%v)", paying, waiting, err)
 	}
-	o := &operator{t: t, env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"),
-		"WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}}
+	o := &operator{t: t, env: filesIn(dir), shares: true}
+	defer o.close()
 	if report := o.object("check"); report["ok"] != true {
 		t.Errorf("check: %v", report)
 	}

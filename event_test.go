@@ -132,11 +132,11 @@ func TestEvents_commandGoesOnUntilItHasTheRowsThatItWasAskedFor(t *testing.T) {
 	s.sql(manyRows(most*5/2)+`INSERT INTO events (id, at, type, account_id, actor)
 		SELECT printf('evt_%026d', i), '2030-01-01T00:00:00Z', iif(i <= 3, 'license.revoked', 'license.updated'),
 		?, 'time' FROM n`, s.account)
-	if got := s.hereRows("event", "list", "-type", "license.revoked"); len(got) != 3 {
+	if got := jsonLines(t, s.must("event", "list", "-type", "license.revoked", "-json")); len(got) != 3 {
 		t.Errorf("%v", got)
 	}
 	limit := most * 12 / 10
-	got := s.hereRows("event", "list", "-type", "license.updated", "-limit", fmt.Sprint(limit))
+	got := jsonLines(t, s.must("event", "list", "-type", "license.updated", "-limit", fmt.Sprint(limit), "-json"))
 	if len(got) != limit {
 		t.Errorf("%d events", len(got))
 	}

@@ -38,7 +38,7 @@ import (
 //	                                 withLimits for limits that few rows come to
 //	with a licence                   s.addLicense; then s.activate, s.verifyKey, s.verifyLease, s.lease, s.deviceRow
 //	with what else it needs          s.addAccount, s.addWidget, s.token, s.change and s.sql for any other row
-//	to run its commands              s.command, s.must; s.here within its limits
+//	to run its commands              s.command, s.must
 //	to ask it                        s.get, s.post, s.do; s.ask for what may be nonsense; s.everyPage for a list
 //	to judge an answer               a.is, a.has, a.says, a.names, a.invalid, a.answers; a.json, a.text to read it
 //	to make a body or a header       seatBody, activateBody, anyLead; bearer
@@ -47,7 +47,7 @@ import (
 //	to compare and to fail           equal, contains, lacks, must, s.check
 //
 //	to get an operator               newOperator, operatorIn; o.do, o.object, o.objects, o.try, o.fails, runOK
-//	to have many commands run fast   o.keepsOpen
+//	whose commands open the files    o.shares = false
 //	with rows                        o.addLeads, o.addDevice, o.change, o.store
 //	to get a database alone          makeStore, copyTemplate, openTestStore; raw for SQL without care
 //	to hold its writer or its locks  holdWriter and queue, foreignLock, leaveOpen, s.limitPages
@@ -387,28 +387,6 @@ func (s *service) must(args ...string) string {
 		s.t.Fatalf("widgetd %s: %v", strings.Join(args, " "), err)
 	}
 	return out
-}
-
-// here runs the program within the limits of the service's store, and returns what it printed.
-func (s *service) here(args ...string) (string, error) {
-	s.t.Helper()
-	e, out, _ := s.envAt(false, strings.NewReader(""))
-	st, err := openStore(s.store.path, storeOptions{noCheckpoints: true, limits: s.store.limits})
-	s.check(err)
-	e.opened = st
-	err = e.dispatch(args)
-	s.check(st.close())
-	noteCommand(args, err)
-	s.notice()
-	return out.String(), err
-}
-
-// hereRows returns the rows that the program prints there, where it must succeed.
-func (s *service) hereRows(args ...string) (all []map[string]any) {
-	s.t.Helper()
-	out, err := s.here(append(args, "-json")...)
-	s.check(err)
-	return jsonLines(s.t, out)
 }
 
 // jsonLines are the objects that a command with -json has printed.
@@ -997,7 +975,8 @@ type operator struct {
 	account string      // the main one
 	told    *discretion // what was printed in confidence
 	noted   string      // what the last command wrote to standard error
-	opened  *store      // what its commands use, see keepsOpen; nil: each opens the database
+	shares  bool        // the open database, among commands; else each opens it
+	opened  *store      // that one
 }
 
 // filesIn is the environment that says where the database and the keys lie.
@@ -1035,16 +1014,19 @@ func (o *operator) init() (account string) {
 	return initialised.account
 }
 
-// newOperator has a directory where init was run.
+// newOperator has a directory where init was run, and commands that share an open database.
 func newOperator(t testing.TB) *operator {
 	t.Helper()
 	dir := t.TempDir()
-	o := &operator{t: t, dir: dir, env: filesIn(dir), told: newDiscretion(t)}
+	o := &operator{t: t, dir: dir, env: filesIn(dir), told: newDiscretion(t), shares: true}
 	o.account = o.init()
 	ring, err := loadKeyring(o.env["WIDGETD_KEY"])
 	must(t, err)
 	o.told.keyFile(t, ring)
-	t.Cleanup(func() { o.told.check(t, nil, filepath.Join(dir, "widgetd.db")) })
+	t.Cleanup(func() {
+		o.close()
+		o.told.check(t, nil, filepath.Join(dir, "widgetd.db"))
+	})
 	return o
 }
 
@@ -1061,7 +1043,7 @@ func (o *operator) try(args ...string) (string, error) {
 	o.t.Helper()
 	var stdout, stderr bytes.Buffer
 	e := newEnv(o.t.Context(), func(name string) string { return o.env[name] }, &stdout, &stderr)
-	e.shared = o.opened
+	e.shared = o.database(args)
 	err := e.dispatch(args)
 	noteCommand(args, err)
 	o.told.hear(stdout.String())
@@ -1120,22 +1102,44 @@ func (o *operator) replaceKeyFile() *keyring {
 // store opens the operator's database for the test to look into.
 func (o *operator) store(f func(*store)) {
 	o.t.Helper()
+	if o.opened != nil && o.opened.filesInPlace() == nil {
+		f(o.opened)
+		return
+	}
 	s, err := openStore(o.env["WIDGETD_DB"], storeOptions{noCheckpoints: true})
 	must(o.t, err)
 	f(s)
 	must(o.t, s.close())
 }
 
-// keepsOpen has many commands use one open database until the test ends, or until close is called: most of what a
-// command costs is to open it.
-func (o *operator) keepsOpen() (close func()) {
-	o.t.Helper()
-	st := openTestStore(o.t, o.env["WIDGETD_DB"], storeOptions{noCheckpoints: true})
-	o.opened = st
-	return func() {
-		o.opened = nil
-		must(o.t, st.close())
+// database is what commands of the operator have open in common, since most of what one costs is to open it; nil: this
+// one opens the database itself, or needs it for itself.
+func (o *operator) database(args []string) *store {
+	alone := []string{"init", "promote", "upgrade", "serve", "demo"}
+	moved := o.opened != nil && (o.opened.path != o.env["WIDGETD_DB"] || o.opened.filesInPlace() != nil)
+	if moved || slices.Contains(alone, args[0]) {
+		o.close()
 	}
+	if !o.shares || slices.Contains(alone, args[0]) || slices.Contains(args, "-db") {
+		return nil
+	}
+	if o.opened == nil {
+		var err error
+		if o.opened, err = openStore(o.env["WIDGETD_DB"], storeOptions{noCheckpoints: true}); err != nil {
+			return nil // as the command finds
+		}
+	}
+	noticeIn(o.opened)
+	return o.opened
+}
+
+// close closes what the commands have open. The next one opens it again.
+func (o *operator) close() {
+	o.t.Helper()
+	if o.opened != nil {
+		must(o.t, o.opened.close())
+	}
+	o.opened = nil
 }
 
 func (o *operator) change(f func(*tx) error) {
@@ -1305,7 +1309,7 @@ func damage(t testing.TB, path string, at int64, bytes ...byte) {
 // raw runs SQL on a file without any of the store's care.
 func raw(t testing.TB, path, query string) {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+path)
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(15000)") // while a service writes
 	must(t, err)
 	_, err = db.Exec(query)
 	must(t, errors.Join(err, db.Close()))

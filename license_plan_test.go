@@ -175,7 +175,7 @@ func TestPlan_ofAnAccountInUseAreAtMostFiveHundred(t *testing.T) {
 	})
 	s.post("/plans", body, shop).is(200)
 	s.post("/plans", body, shop).is(409, "plan_limit_reached")
-	_, err := s.here("plan", "add", body)
+	_, err := s.command("plan", "add", body)
 	oneLine(t, err, "account has 500 plans in use already: retire one first")
 	_, other := s.issuer("other")
 	s.post("/plans", body, other).is(200)

@@ -515,11 +515,13 @@ func TestLicense_listByTheCommandGoesOnUntilItHasTheRowsThatItWasAskedFor(t *tes
 	s := newService(t, withFewListRows)
 	most := s.store.limits.listRows
 	s.sql(manyLicenses(s.account, most*5/2, most/10))
-	if got := s.hereRows("license", "list", "-status", "suspended"); len(got) != 1 || got[0]["product"] != "rare" {
+	got := jsonLines(t, s.must("license", "list", "-status", "suspended", "-json"))
+	if len(got) != 1 || got[0]["product"] != "rare" {
 		t.Errorf("%v", got)
 	}
-	sameText(t, "licences", len(s.hereRows("license", "list", "-search", "tenth", "-limit", "15")), 15)
+	got = jsonLines(t, s.must("license", "list", "-search", "tenth", "-limit", "15", "-json"))
+	sameText(t, "licences", len(got), 15)
 	many := most * 11 / 10
-	got := s.hereRows("license", "list", "-search", "common", "-limit", fmt.Sprint(many))
+	got = jsonLines(t, s.must("license", "list", "-search", "common", "-limit", fmt.Sprint(many), "-json"))
 	sameText(t, "licences", len(got), many)
 }

@@ -157,9 +157,7 @@ func TestQuestion_stopsItsQueryWhenItIsAbandonedOrItsTimeIsUp(t *testing.T) {
 			}
 			s.server.doors.timeout = 10 * time.Millisecond
 			s.get(q.path, auth).is(503, "busy").has("Retry-After: 5")
-			if running, askers := s.server.doors.counted(); running != 0 || askers != 0 {
-				t.Errorf("%d questions run, of %d askers", running, askers)
-			}
+			s.server.doors.isIdle(t)
 		})
 	}
 }
@@ -196,9 +194,7 @@ func TestQuestion_leavesAConnectionToLookups(t *testing.T) {
 	for _, answers := range questions {
 		<-answers
 	}
-	if running, askers := s.server.doors.counted(); running != 0 || askers != 0 {
-		t.Errorf("%d questions run, of %d askers", running, askers)
-	}
+	s.server.doors.isIdle(t)
 }
 
 func TestQuestion_whoseHandlerPanicsGivesItsPlaceBack(t *testing.T) {
@@ -214,9 +210,7 @@ func TestQuestion_whoseHandlerPanicsGivesItsPlaceBack(t *testing.T) {
 	for range questionsAtOnce + 1 {
 		s.get("/leads", s.auth(s.account, scopeLeads)).is(500, "internal")
 	}
-	if running, askers := s.server.doors.counted(); running != 0 || askers != 0 {
-		t.Errorf("%d questions run, of %d askers", running, askers)
-	}
+	s.server.doors.isIdle(t)
 }
 
 // A heldQuestion is one that runs until it is let go.

@@ -37,9 +37,9 @@ func seriesOf(text string) map[string]string {
 	return series
 }
 
-// unitTest returns the test of promtool that an alert is not there before, and is at a time after: the state changes
-// after half an hour.
-func unitTest(alert, at string, first, then map[string]string) map[string]any {
+// unitTest returns the test of promtool that an alert fires once its state has lasted as long as it must, and not
+// before: the state begins in the tenth minute, or the one after it.
+func unitTest(alert string, lasts time.Duration, first, then map[string]string) map[string]any {
 	input := []map[string]string{}
 	names := slices.Collect(maps.Keys(first))
 	for name := range then {
@@ -50,16 +50,16 @@ func unitTest(alert, at string, first, then map[string]string) map[string]any {
 	for _, name := range slices.Sorted(slices.Values(names)) {
 		before, after := cmp.Or(first[name], "_"), "stale"
 		if value := then[name]; value != "" {
-			after = value + "x120"
+			after = fmt.Sprint(value, "x", lasts.Minutes()+2)
 		}
-		input = append(input, map[string]string{"series": name, "values": before + "x30 " + after})
+		input = append(input, map[string]string{"series": name, "values": before + "x10 " + after})
 	}
-	firing := func(at string, samples ...map[string]any) map[string]any {
-		return map[string]any{"eval_time": at, "exp_samples": append([]map[string]any{}, samples...),
+	firing := func(at time.Duration, samples ...map[string]any) map[string]any {
+		return map[string]any{"eval_time": at.String(), "exp_samples": append([]map[string]any{}, samples...),
 			"expr": `group(ALERTS{alertname="` + alert + `",alertstate="firing"})`}
 	}
 	return map[string]any{"name": alert, "interval": "1m", "input_series": input, "promql_expr_test": []any{
-		firing("30m"), firing(at, map[string]any{"labels": "{}", "value": 1}),
+		firing(9*time.Minute + lasts), firing(12*time.Minute+lasts, map[string]any{"labels": "{}", "value": 1}),
 	}}
 }
 
@@ -249,11 +249,9 @@ func TestAlerts_fireInTheStateThatTheyAreForAndNotBefore(t *testing.T) {
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			before, after := causes[name](t)
-			at := "120m"
-			if name == "WidgetdErrors" { // a rate, which ends when nothing more fails
-				at = "34m"
-			}
-			tests = append(tests, unitTest(name, at, read(before), read(after)))
+			lasts, err := time.ParseDuration(captures(`- alert: `+name+`\n(?:.+\n)*? +for: (\w+)\n`, text)[0])
+			must(t, err)
+			tests = append(tests, unitTest(name, lasts, read(before), read(after)))
 		})
 	}
 	unitTests, err := json.Marshal(map[string]any{"rule_files": []string{rules}, "evaluation_interval": "1m",

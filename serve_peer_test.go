@@ -299,6 +299,7 @@ func TestPeer_commandsWriteNothingIntoASupersededDatabaseAndItIsNotServedWithout
 		t.learnEpoch(3)
 		return nil
 	})
+	o.close()
 	o.fails("nothing was written", "token", "issue", "-scope", scopeStats)
 	keys := fileText(t, o.env["WIDGETD_KEY"])
 	for _, change := range [][]string{{"add"}, {"rotate", "-force"}, {"retire", "x"}} {
@@ -525,6 +526,7 @@ func TestPromote_refusesAFileThatMissesKeysOrALaterEpoch(t *testing.T) {
 	out, err := o.try("check")
 	contains(t, out+fmt.Sprint(err), lacks, "faults in")
 
+	o.close()
 	writeFile(t, followerPath(db), "0000000000000009\n")
 	before := fileText(t, db)
 	refused := func(why ...string) {

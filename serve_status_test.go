@@ -372,17 +372,10 @@ func TestStatus_countsManyLicencesWithoutReadingEach(t *testing.T) {
 	most := s.store.limits.talliedLicenses
 	s.sql(manyRows(most+1)+`INSERT INTO licenses (id, account_id, product, created_at, updated_at)
 		SELECT printf('lic_%026d', i), ?, 'kds', ?2, ?2 FROM n`, s.account, newStamp(time.Now()))
-	status := func() string {
-		text, err := s.here("status")
-		s.check(err)
-		return text
-	}
-	contains(t, status(), fmt.Sprintf("licences     %d; the view v_licenses has their statuses\n", most+1))
-	lines, err := s.here("status", "-json")
-	s.check(err)
-	contains(t, lines, `"licenses":{}`) // none was read
+	contains(t, s.must("status"), fmt.Sprintf("licences     %d; the view v_licenses has their statuses\n", most+1))
+	contains(t, s.must("status", "-json"), `"licenses":{}`) // none was read
 	s.sql(`DELETE FROM licenses WHERE id = ?`, fmt.Sprintf("lic_%026d", 1))
-	contains(t, status(), fmt.Sprintf("licences     active %d\n", most))
+	contains(t, s.must("status"), fmt.Sprintf("licences     active %d\n", most))
 }
 
 func TestStatus_namesCallersOnFiveLinesOfAnyTerminal(t *testing.T) {

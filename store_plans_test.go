@@ -16,24 +16,23 @@ import (
 )
 
 // watched are the distinct statements that services of this run have prepared, with the place that asked for each.
-var watched struct {
+var watched = struct {
 	sync.Mutex
 	statements map[string]string
-}
+}{statements: map[string]string{}}
 
 // watch notes every statement that the program prepares from now on, but not those that tests ask for themselves.
 func (s *service) watch() {
 	for _, q := range []*queries{s.store.queries, s.store.writer.queries} {
 		prepare := q.prepare
 		q.prepare = func(ctx context.Context, query string) (*sql.Stmt, error) {
-			if place := askedAt(); !strings.Contains(place, "_test.go:") {
-				watched.Lock()
-				if watched.statements == nil {
-					watched.statements = map[string]string{}
+			watched.Lock()
+			if _, known := watched.statements[query]; !known {
+				if place := askedAt(); !strings.Contains(place, "_test.go:") {
+					watched.statements[query] = place
 				}
-				watched.statements[query] = place
-				watched.Unlock()
 			}
+			watched.Unlock()
 			return prepare(ctx, query)
 		}
 	}

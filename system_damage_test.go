@@ -250,6 +250,7 @@ func refusedStart(t testing.TB, o *operator) string {
 func TestDamage_ofAFileIsRefusedByTheProgramInOneLine(t *testing.T) {
 	t.Parallel()
 	killed := newOperator(t)
+	killed.shares = false
 	p := serveProcess(t, killed)
 	if a := killed.customer(p).lead("only.in.the.log@example.com"); a.status != 200 {
 		t.Fatal(a.body)

@@ -102,7 +102,7 @@ func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *te
 func TestUpgrade_takesLessMemoryThanTheUnitAllows(t *testing.T) {
 	t.Parallel()
 	path := oldDatabase(t, 1)
-	raw(t, path, manyOfVersion1(size(30_000, 60_000)))
+	raw(t, path, manyOfVersion1(size(15_000, 60_000)))
 	cmd := exec.Command(builtProgram(t), "upgrade", "-db", path)
 	must(t, cmd.Start())
 	ended, peak := make(chan error), 0
