@@ -639,7 +639,7 @@ func (p *orderPage) showOrder(refunds []refund) {
 		}
 	}
 	for _, f := range refunds {
-		if f.State != refundFailed && (o.soldBy(f.PaymentID) || o.dead()) {
+		if f.State != refundFailed && (o.soldBy(f.PaymentID) || !o.wasPaid()) {
 			p.Refunds = append(p.Refunds, f)
 			charged += f.Amount
 		}
