@@ -42,7 +42,7 @@ import (
 //	money 0 4200 1000              what the provider has of the last attempt: reserved, captured, given back
 //	asked capture 1                calls of a kind since this was asked before
 //	order {"total":2350}           members of the order
-//	revenue 2350                   what all days have received
+//	revenue 2350 260=2350,60       what all days have received, and of that at a rate, with its VAT
 //
 // After each line, all money that the providers hold is accounted for. There are no variables and no loops.
 func TestStory(t *testing.T) {
@@ -151,9 +151,7 @@ func init() {
 		"asked": func(b *story, words []string, _ string) error {
 			return differ("calls", fmt.Sprint(b.asked(words[0])), words[1])
 		},
-		"revenue": func(b *story, _ []string, text string) error {
-			return differ("the revenue is", fmt.Sprint(b.sums()), text)
-		},
+		"revenue": (*story).revenue,
 		"order": func(b *story, _ []string, text string) error {
 			return b.send("GET", "/orders/"+b.id, "", "200 "+text)
 		},
@@ -472,4 +470,18 @@ func (b *story) inThePortal(p *payment, act, arg string, amount int64) error {
 		return fmt.Errorf("nobody can say %q in the portal", act)
 	}
 	return nil
+}
+
+// revenue compares what all days have received, and how much of that was at some rates of VAT.
+func (b *story) revenue(words []string, text string) error {
+	got := fmt.Sprint(b.sums())
+	for _, word := range words[1:] {
+		rate, _, _ := strings.Cut(word, "=")
+		sum := func(column string) int {
+			return b.count(`SELECT coalesce(sum(iif(what LIKE 'refund%', -`+column+`, `+column+`)), 0)
+				FROM revenue_sums WHERE rate = ?`, rate)
+		}
+		got += fmt.Sprintf(" %s=%d,%d", rate, sum("gross"), sum("vat"))
+	}
+	return differ("the revenue is", got, text)
 }

@@ -223,13 +223,8 @@ type refund struct {
 	EndedAt    stamp           `json:"ended_at"`
 	AccountID  string          `json:"-"`
 	Delivery   *int64          `json:"delivery"` // of Amount, for the delivery; nil: it is not aimed at it
-
-	// What it gives back of money that was captured and not accepted, which is no part of the order's total; Released
-	// reports whether that is all.
-	Released       bool  `json:"released"`
-	ReleasedAmount int64 `json:"released_amount"`
-
-	Asked json.RawMessage `json:"-"` // what was asked for, see refundWish.asked; nil: all, or by nobody
+	Kind       string          `json:"kind"`     // refundAsked, …
+	Asked      json.RawMessage `json:"-"`        // what was asked for, see refundWish.asked; nil: all, or by nobody
 }
 
 // The states of a refund. One that succeeded may fail later.

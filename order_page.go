@@ -418,7 +418,8 @@ type orderPage struct {
 	PaidBy                     string // likewise; "": it is not paid, or costs nothing
 	Extras                     []orderExtra
 	Refunds                    []refund
-	Remaining                  string // of the total, after Refunds; "": it was not paid
+	Charged                    string // what was captured before Refunds, if it is more than the total; else ""
+	Remaining                  string // after Refunds; "": it was not paid
 }
 
 // A languageLink is a link to the page in another language.
@@ -613,8 +614,9 @@ func (p *orderPage) showFulfilment(f *fulfilment) {
 }
 
 // showOrder sets what is shown of the order beside its row. A receipt leaves out refunds of money that did not pay
-// for it, such as a card payment when it was paid in cash, or what was charged and not accepted. The discount that
-// is shown is the difference to the total, so that every sheet adds up when only a part of the order was accepted.
+// for it, such as a card payment when it was paid in cash. It begins them with what was captured, if that is more than
+// the total, since units were not accepted. The discount that is shown is the difference to the total, so that every
+// sheet adds up when only a part of the order was accepted.
 func (p *orderPage) showOrder(refunds []refund) {
 	o := p.Order
 	p.Heading = "order"
@@ -627,7 +629,7 @@ func (p *orderPage) showOrder(refunds []refund) {
 			p.PaidBy = "method_" + markOf(*o.Method, o.Currency)
 		}
 	}
-	sum, remaining := o.Delivery+o.Tip, o.Total
+	sum, charged := o.Delivery+o.Tip, o.Total-o.Refunded
 	for _, l := range o.Lines {
 		sum += l.Accepted * l.UnitAmount
 	}
@@ -637,16 +639,16 @@ func (p *orderPage) showOrder(refunds []refund) {
 		}
 	}
 	for _, f := range refunds {
-		if o.wasPaid() {
-			f.Amount = f.ofOrder(o)
-		}
-		if f.Amount > 0 && f.State != refundFailed {
+		if f.State != refundFailed && (o.soldBy(f.PaymentID) || !o.wasPaid()) {
 			p.Refunds = append(p.Refunds, f)
-			remaining -= f.Amount
+			charged += f.Amount
 		}
 	}
-	if o.wasPaid() {
-		p.Remaining = p.Amount(remaining)
+	if !o.wasPaid() {
+		return
+	}
+	if p.Remaining = p.Amount(o.Total - o.Refunded); charged > o.Total {
+		p.Charged = p.Amount(charged)
 	}
 }
 

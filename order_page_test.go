@@ -490,21 +490,21 @@ func TestPayPage_asksNobodyToPayWhileAPaymentIsInReview(t *testing.T) {
 func TestReturnPage_hasNoRefundsOnAReceiptOfMoneyThatDidNotPayIt(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t)
-	paid, dead, released := g.lunch(), g.lunch(), g.lunch()
+	paid, dead, partly := g.lunch(), g.lunch(), g.lunch()
 	for _, o := range []*order{paid, dead} {
 		g.presses(o, "card").is(303)
 		g.sql(`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at, account_id)
 			SELECT replace(id, 'pay', 'ref'), order_id, id, amount, '[]', 'succeeded', '', created_at, account_id
 			FROM payments WHERE order_id = ?`, o.ID)
 	}
-	g.presses(released, "card").is(303)
-	g.sql(`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at, account_id, released,
-			released_amount)
-		SELECT replace(id, 'pay', 'ref'), order_id, id, 733, '[]', 'succeeded', '', created_at, account_id, 1, 733
-		FROM payments WHERE order_id = ?`, released.ID)
+	g.presses(partly, "card").is(303)
+	g.sql(`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at, account_id, kind)
+		SELECT replace(id, 'pay', 'ref'), order_id, id, 733, '[]', 'succeeded', '', created_at, account_id, 'not_accepted'
+		FROM payments WHERE order_id = ?`, partly.ID)
 	g.sql(`UPDATE orders SET state = 'paid', method = 'twint', paid_at = created_at, total = 4977 WHERE id = ?`,
-		released.ID)
-	g.returns(released).shows("Receipt", "CHF\u00a049.77", "not Refunds", "not Paid after refunds")
+		partly.ID)
+	g.returns(partly).shows("Receipt", "CHF\u00a049.77", "Charged", "CHF\u00a057.10", "Not accepted", "CHF\u00a07.33",
+		"Paid after refunds")
 	g.sql(`UPDATE orders SET state = 'paid', method = 'cash', paid_at = created_at WHERE id = ?`, paid.ID)
 	g.sql(`UPDATE orders SET state = 'expired' WHERE id = ?`, dead.ID)
 	g.returns(paid).shows("Receipt", "CHF\u00a057.10", "not Refunds", "not Paid after refunds")
@@ -523,7 +523,7 @@ func TestReturnPage_isTheReceiptOfWhatWasAccepted(t *testing.T) {
 		add := func(amount int64, state string, vat ...vatSum) error {
 			t.addRefund(&refund{ID: t.newID("ref"), OrderID: o.ID, AccountID: o.AccountID, Amount: amount,
 				VAT: vat, State: state,
-				Source: sourceOurs, Reason: ptr("cold"), MadeBy: actorCommand, CreatedAt: t.now})
+				Kind: refundAsked, Source: sourceOurs, Reason: ptr("cold"), MadeBy: actorCommand, CreatedAt: t.now})
 			return nil
 		}
 		return errors.Join(add(1000, refundSucceeded, vatSum{260, 1000, 25}), add(230, refundPending),

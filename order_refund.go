@@ -12,10 +12,18 @@ import (
 	"time"
 )
 
-// Refunds (contract, section 11). The column refunded of an order counts refunds that are pending or succeeded, from
-// the moment they are requested; the order's state follows only those that succeeded. Refunds of money that was
-// captured but pays nothing, because the order is dead or was paid otherwise, count for neither. Each refund stores
-// the VAT and the tip in it, so that all of an order's refunds together give back exactly its VAT and its tip.
+// Refunds (contract, section 11). A refund is one row of one kind, with the VAT and the tip in it: these, its kind and
+// its amount never change, whatever else happens to the order. It is taken off what the order has sold, which is all
+// that was ordered if its money was captured by being paid, before the restaurant accepted it; else what was accepted.
+// The column refunded of an order counts those that are pending or succeeded, from the moment they are requested, less
+// what was captured beyond the order's total; the order's state follows those that succeeded.
+
+// The kinds of refunds.
+const (
+	refundAsked       = "asked"        // by the restaurant
+	refundNotAccepted = "not_accepted" // made by accepting less, refusing, cancelling or not answering
+	refundFound       = "found"        // made on the provider's own pages
+)
 
 // A refundWish is a request for a refund: of parts of the order, of an amount, or with neither of all that is left.
 type refundWish struct {
@@ -55,26 +63,27 @@ func errRefundTooLarge(most int64, detail string) error {
 	return &refusal{code: codeRefundTooLarge, detail: detail, members: []extraMember{{"refundable", most}}}
 }
 
-// A refundable is the part of an order that was not given back yet.
+// A refundable is what an order has sold and did not give back yet.
 type refundable struct {
-	order    *order
-	vat      []vatSum // as order.VAT
+	order    *order   // whose lines can be given back
+	sold     []vatSum // as order.VAT, of all that was sold
+	vat      []vatSum // of that, what is left, at the same indexes
 	tip      int64
-	most     int64         // limit of vat and tip together; below their sum if money was given back without either
+	money    int64         // that is left; more than vat and tip if more was captured than was sold
 	lines    map[int]int64 // by the index of a line, how much refunds of that line have given back
 	units    map[int]int64 // of that, what was given back for units
 	delivery int64         // how much refunds of the delivery have given back
 }
 
-// newRefundable returns all of an order, of which nothing was given back.
-func newRefundable(o *order) *refundable {
-	return &refundable{order: o, vat: slices.Clone(o.VAT), tip: o.Tip, most: o.Total, lines: map[int]int64{},
+// newRefundable returns all that an order has sold by rate of VAT, with its tip, for which money was paid.
+func newRefundable(o *order, sold []vatSum, tip, money int64) *refundable {
+	return &refundable{order: o, sold: sold, vat: slices.Clone(sold), tip: tip, money: money, lines: map[int]int64{},
 		units: map[int]int64{}}
 }
 
 // take takes off what a refund gives back.
 func (left *refundable) take(f *refund) {
-	left.most -= f.Amount
+	left.money -= f.Amount
 	left.tip = max(0, left.tip-f.Tip)
 	left.delivery += valueOr(f.Delivery, 0)
 	for _, sum := range f.VAT {
@@ -85,11 +94,8 @@ func (left *refundable) take(f *refund) {
 	}
 }
 
-// takeLines takes off what a refund gives back of lines, if it counts.
-func (left *refundable) takeLines(f *refund, o *order) error {
-	if f.ofOrder(o) == 0 {
-		return nil
-	}
+// takeLines takes off what a refund gives back of lines.
+func (left *refundable) takeLines(f *refund) error {
 	lines, err := f.lines()
 	for _, l := range lines {
 		if left.lines[l.Line] += l.Amount; l.Quantity > 0 {
@@ -97,31 +103,6 @@ func (left *refundable) takeLines(f *refund, o *order) error {
 		}
 	}
 	return err
-}
-
-// takePart makes a refund of an amount, and takes it off. What exceeds what is left has no VAT and no tip.
-func (left *refundable) takePart(amount int64) refund {
-	f := left.byAmount(min(amount, left.amount()))
-	f.Amount = amount
-	left.take(f)
-	return *f
-}
-
-// takeAll takes off what refunds give back. The VAT and the tip of those marked in anew are computed anew, after the
-// others were taken off. So are those of a refund that was found at the provider and exceeded what was left, since more
-// may be left now.
-func (left *refundable) takeAll(refunds []refund, anew []bool) {
-	for i := range refunds {
-		f := &refunds[i]
-		if anew[i] = anew[i] || f.Source == sourceProvider && f.parts() < f.Amount; !anew[i] {
-			left.take(f)
-		}
-	}
-	for i := range refunds {
-		if anew[i] {
-			refunds[i] = left.takePart(refunds[i].Amount)
-		}
-	}
 }
 
 // lines returns what the refund gives back of each line; nil if it is not by lines.
@@ -139,21 +120,24 @@ func (left *refundable) rate(rate int64) int {
 	return slices.IndexFunc(left.vat, func(sum vatSum) bool { return sum.Rate == rate })
 }
 
-// amount returns how much is left.
-func (left *refundable) amount() int64 {
-	amount := left.tip
+// parts returns how much of what was sold is left.
+func (left *refundable) parts() int64 {
+	parts := left.tip
 	for _, sum := range left.vat {
-		amount += sum.Gross
+		parts += sum.Gross
 	}
-	return max(0, min(amount, left.most))
+	return parts
 }
+
+// amount returns how much of what was sold is left, and is there in money.
+func (left *refundable) amount() int64 { return max(0, min(left.parts(), left.money)) }
 
 // give makes a refund of gross, the amount to give back for each rate in the order of left.vat, and of a tip. The
 // VAT for a rate is the VAT on everything given back at that rate so far, less the VAT of earlier refunds.
 func (left *refundable) give(gross []int64, tip int64) *refund {
 	f := &refund{Amount: tip, Tip: tip}
 	for i, g := range gross {
-		all, rest := left.order.VAT[i], left.vat[i]
+		all, rest := left.sold[i], left.vat[i]
 		vat := rest.VAT
 		if g < rest.Gross {
 			vat = vatIn(all.Gross-rest.Gross+g, all.Rate) - (all.VAT - rest.VAT)
@@ -275,37 +259,33 @@ func (left *refundable) wish(w refundWish) (*refund, error) {
 	return left.byAmount(amount), nil
 }
 
-// paidWith reports whether the order was paid with the attempt that has an id, or was charged by it and waits to be
-// accepted. For nil it reports whether the order was paid without an attempt.
-func (o *order) paidWith(paymentID *string) bool {
+// atOnce reports whether the order's money was captured by being paid, before the restaurant accepted it. That is the
+// sale, of all that was ordered.
+func (o *order) atOnce() bool {
+	return !o.PaidAt.IsZero() && !o.AuthorizedAt.IsZero() && findMethod(valueOr(o.Method, "")).atOnce
+}
+
+// sold returns the order as it is sold: with all units accepted if its money was captured before that.
+func (o *order) sold() *order {
+	if !o.atOnce() {
+		return o
+	}
+	all := *o
+	all.Lines = slices.Clone(o.Lines)
+	for i := range all.Lines {
+		all.Lines[i].Accepted = all.Lines[i].Quantity
+	}
+	all.addLines()
+	return &all
+}
+
+// soldBy reports whether the money of the attempt with an id was paid for what the order has sold, even if the order is
+// dead now; nil: what was paid outside.
+func (o *order) soldBy(paymentID *string) bool {
 	if paymentID == nil || o.paidOutside() {
 		return paymentID == nil && o.wasPaid()
 	}
-	return (o.wasPaid() || o.charged() && !o.dead()) && valueOr(o.PaymentID, "") == *paymentID
-}
-
-// charged reports whether the guest was charged at once, before the restaurant accepted the order.
-func (o *order) charged() bool {
-	return !o.PaidAt.IsZero() && findMethod(valueOr(o.Method, "")).atOnce
-}
-
-// chargedBy reports whether the guest was charged at once by the attempt with an id, even if the order is dead now.
-func (o *order) chargedBy(paymentID *string) bool {
-	return o.charged() && paymentID != nil && valueOr(o.PaymentID, "") == *paymentID
-}
-
-// soldBy reports whether the money of the attempt with an id is or was for the order, nil: of no attempt. Its refunds
-// are then divided.
-func (o *order) soldBy(paymentID *string) bool {
-	return o.paidWith(paymentID) || o.chargedBy(paymentID)
-}
-
-// ofOrder returns how much a refund gives back of the order's total: 0 if it failed.
-func (f *refund) ofOrder(o *order) int64 {
-	if f.State == refundFailed || !o.paidWith(f.PaymentID) {
-		return 0
-	}
-	return f.Amount - f.ReleasedAmount
+	return (o.wasPaid() || o.atOnce()) && valueOr(o.PaymentID, "") == *paymentID
 }
 
 // findRefund returns the refund with an id, nil if there is none.
@@ -349,8 +329,8 @@ func (m *orderMoney) current() bool {
 	return m.payment != nil && valueOr(m.order.PaymentID, "") == m.payment.ID
 }
 
-// pays reports whether the attempt has paid the order, see paidWith.
-func (m *orderMoney) pays() bool { return m.order.paidWith(m.paymentID()) }
+// pays reports whether the order is paid with the money, or waits to be accepted with it.
+func (m *orderMoney) pays() bool { return m.order.soldBy(m.paymentID()) && !m.order.dead() }
 
 // paymentID returns the id of the attempt, nil if the order was paid outside.
 func (m *orderMoney) paymentID() *string {
@@ -380,18 +360,18 @@ func (m *orderMoney) refundOf(is func(*refund) bool) *refund {
 	return nil
 }
 
-// given returns what was given back of the money, that under way included: all of it, what was not accepted, and what
-// has been under way for longer than refundLate.
-func (m *orderMoney) given() (all, released, late int64) {
+// given returns what was given back of the money, that under way included, and what of that has been under way for
+// longer than refundLate.
+func (m *orderMoney) given() (all, late int64) {
 	for f := range m.back {
 		if f.State != refundFailed {
-			all, released = all+f.Amount, released+f.ReleasedAmount
+			all += f.Amount
 		}
 		if f.State == refundPending && !m.now.Before(f.CreatedAt.Add(refundLate)) {
 			late += f.Amount
 		}
 	}
-	return all, released, late
+	return all, late
 }
 
 // taken returns how much the bank has taken of the attempt for disputes, and has not put back.
@@ -399,26 +379,55 @@ func (m *orderMoney) taken() int64 { return takenOf(m.disputes, valueOr(m.paymen
 
 // keeps returns what the attempt has captured, less what was given back or is to be given back.
 func (m *orderMoney) keeps() int64 {
-	given, _, _ := m.given()
+	given, _ := m.given()
 	return m.payment.Captured - max(given, m.payment.Refunded)
 }
 
-// exceeding returns how much more than the order's total the attempt has captured and keeps, if it is in review since
-// that was captured on the provider's own pages; else 0.
-func (m *orderMoney) exceeding() int64 {
-	o, p := m.order, m.payment
-	if p.State != paymentReview || valueOr(p.Reason, "") != reasonCaptureDiffers || o.dead() || o.wasPaid() {
+// beyond returns how much more than the order's total was captured: what was not accepted of an order that was captured
+// before that, or what somebody captured on the provider's own pages.
+func (m *orderMoney) beyond() int64 {
+	if m.payment == nil {
 		return 0
 	}
-	return max(0, m.keeps()-o.Total)
+	return max(0, m.payment.Captured-m.order.Total)
 }
 
 // unaccounted returns how much money the attempt holds that the order does not account for, see balance, and how much
 // is in refunds that have been under way for longer than refundLate.
 func (m *orderMoney) unaccounted() (amount, late int64) {
 	b := balance{pays: m.pays(), total: m.order.Total, captured: m.payment.Captured, taken: m.taken()}
-	b.back, b.released, b.late = m.given()
+	b.back, b.late = m.given()
 	return b.unaccounted(), b.late
+}
+
+// unaccountedIfPaid returns how much an order that is to be paid with the attempt would not account for, if that is in
+// review since more than the total was captured on the provider's own pages; else 0 or less.
+func (m *orderMoney) unaccountedIfPaid() int64 {
+	o, p := m.order, m.payment
+	if p.State != paymentReview || valueOr(p.Reason, "") != reasonCaptureDiffers || o.dead() || o.wasPaid() {
+		return 0
+	}
+	return m.keeps() - o.Total
+}
+
+// left returns what the money has sold, less what refunds give back of it.
+func (m *orderMoney) left(refunds []refund) *refundable {
+	sold := m.order.sold()
+	left := newRefundable(m.order, sold.VAT, sold.Tip, sold.Total)
+	if m.payment != nil {
+		left.money = max(sold.Total, m.payment.Captured)
+	}
+	return m.less(left, refunds)
+}
+
+// less takes off what refunds of the money give back that have not failed.
+func (m *orderMoney) less(left *refundable, refunds []refund) *refundable {
+	for i := range refunds {
+		if f := &refunds[i]; f.State != refundFailed && valueOr(f.PaymentID, "") == valueOr(m.paymentID(), "") {
+			left.take(f)
+		}
+	}
+	return left
 }
 
 // repeated returns a refund that was asked for by the same wish less than refundPause ago, since somebody may have
@@ -430,93 +439,188 @@ func (m *orderMoney) repeated(w *refundWish) *refund {
 	})
 }
 
+// A moneyUse is what money is for of which a refund is asked.
+type moneyUse int
+
+const (
+	useNothing     moneyUse = iota // nothing was paid that could be given back
+	useWaits                       // it was captured by being paid, and the order waits to be accepted
+	useSold                        // the order is paid with it
+	useUnaccounted                 // the order does not account for it
+)
+
+// use judges what the money is for of which w asks some back, and how much of it the order does not account for.
+func (m *orderMoney) use(w *refundWish) (use moneyUse, unaccounted int64) {
+	o, p := m.order, m.payment
+	switch {
+	case o.atOnce() && !o.wasPaid() && !o.dead():
+		return useWaits, 0
+	case m.pays():
+		if p != nil && w.paymentID != "" {
+			amount, late := m.unaccounted()
+			unaccounted = amount - late
+		}
+		if use = useSold; unaccounted > 0 {
+			use = useUnaccounted
+		}
+		return use, unaccounted
+	case p == nil || p.Captured == 0:
+		return useNothing, 0
+	case o.dead(), o.wasPaid():
+		return useUnaccounted, max(0, m.keeps()-m.taken())
+	}
+	if unaccounted = m.unaccountedIfPaid() - m.taken(); unaccounted > 0 {
+		use = useUnaccounted
+	}
+	return use, unaccounted
+}
+
 // wished makes the refund that w asks for. What the bank has taken for a dispute can't be given back again.
 func (m *orderMoney) wished(w refundWish) (*refund, error) {
-	o, p, taken, rest := m.order, m.payment, m.taken(), int64(0)
+	o, p := m.order, m.payment
 	if p != nil {
 		limit := findMethod(p.Method).refunds
 		if limit > 0 && m.now.After(p.CapturedAt.Add(limit)) && p.Captured > 0 {
 			return nil, errOrderState(o, fmt.Sprintf("Payments by %s can be given back for %d days: "+
 				"give the money back outside.", p.Method, int(limit.Hours())/24))
 		}
-		if w.paymentID != "" && o.wasPaid() && m.pays() {
-			amount, late := m.unaccounted()
-			rest = amount - late
-		} else if !o.wasPaid() {
-			rest = m.exceeding() - taken
-		}
 	}
+	use, unaccounted := m.use(&w)
 	switch {
-	case rest > 0: // it was not accepted, and could not be given back at once
-	case o.charged() && !o.wasPaid() && !o.dead():
+	case use == useWaits:
 		return nil, errOrderState(o, "Accept or reject it instead.")
-	case m.pays():
-		d := o.divide(p, m.refunds)
-		for i := range d.refunds {
-			if err := d.kept.takeLines(&d.refunds[i], o); err != nil {
-				return nil, err
-			}
-		}
-		// What the bank has taken counts against what was not accepted first, and then against the total.
-		d.kept.most -= max(0, taken-max(0, d.rest.most))
-		return d.kept.wish(w)
-	case !o.dead() && !o.wasPaid() || p == nil || p.Captured == 0:
+	case use == useNothing:
 		return nil, errOrderState(o, "Nothing was paid that could be given back.")
-	default:
-		rest = max(0, m.keeps()-taken)
-	}
-	if w.aimed() {
+	case use == useSold:
+		return m.wishedOfSale(w)
+	case w.aimed():
 		return nil, errOrderState(o, "Refund an amount instead of parts.")
 	}
-	amount, err := w.upTo(rest, p.Currency)
+	amount, err := w.upTo(unaccounted, p.Currency)
 	if err != nil {
 		return nil, err
 	}
-	return m.surplus(amount), nil
+	return m.byAmount(amount, m.refunds), nil
 }
 
-// surplus makes the refund of an amount that the attempt holds beyond what the order accounts for. If the guest was
-// charged at once, the refund has its part of the VAT; otherwise the amount was no revenue and has none.
-func (m *orderMoney) surplus(amount int64) *refund {
-	o := m.order
-	if !o.soldBy(m.paymentID()) && (o.dead() || o.wasPaid()) {
-		return &refund{Amount: amount}
+// wishedOfSale makes the refund that w asks for of what was sold.
+func (m *orderMoney) wishedOfSale(w refundWish) (*refund, error) {
+	left := m.left(m.refunds)
+	for f := range m.back {
+		if f.State == refundFailed {
+			continue
+		}
+		if err := left.takeLines(f); err != nil {
+			return nil, err
+		}
 	}
-	f := o.divide(m.payment, m.refunds).rest.takePart(amount)
-	f.Released, f.ReleasedAmount = true, amount
-	return &f
+	left.money -= m.taken()
+	return left.wish(w)
 }
 
-// release divides the refunds, and adds one that is to be made at once if the attempt was captured by being paid and
-// holds more than the order accounts for: there was no authorisation of which that could be released. It adds none if
-// somebody has to look at the attempt, for more than a refund that takes long, or if a refund of ours has failed.
-func (m *orderMoney) release(actor string) {
+// byAmount makes the refund of an amount, with the VAT and the tip that it has of what the money has sold and refunds
+// have left. What was captured beyond that goes back first, and has none; nor has what was no sale.
+func (m *orderMoney) byAmount(amount int64, refunds []refund) *refund {
+	f := &refund{}
+	if m.order.soldBy(m.paymentID()) {
+		left := m.left(refunds)
+		beyond := max(0, left.money-left.parts())
+		f = left.byAmount(min(max(0, amount-beyond), left.amount()))
+	}
+	f.Amount = amount
+	return f
+}
+
+// byUnits makes the refund of an amount of what was not accepted of an order that is paid: with the VAT of these units,
+// as far as other refunds have left that.
+func (m *orderMoney) byUnits(amount int64) *refund {
+	o := m.order
+	units := m.less(newRefundable(o, lessVAT(o.sold().VAT, o.VAT), 0, amount), m.refunds)
+	if o.dead() || units.parts() < amount {
+		return m.byAmount(amount, m.refunds)
+	}
+	return units.byAmount(amount)
+}
+
+// lessVAT returns sums of VAT less others.
+func lessVAT(all, others []vatSum) (rest []vatSum) {
+	for _, sum := range all {
+		for _, other := range others {
+			if other.Rate == sum.Rate {
+				sum.Gross, sum.VAT = sum.Gross-other.Gross, max(0, sum.VAT-other.VAT)
+			}
+		}
+		if sum.Gross > 0 {
+			rest = append(rest, sum)
+		}
+	}
+	return rest
+}
+
+// divideFound gives the refunds that were found just now the VAT and the tip in them, of what others leave. Those of
+// ours for which the provider has not enough left fail, the latest first: it would refuse them. That with the id sent
+// it is being asked for already, so that one is only left out.
+func (m *orderMoney) divideFound(sent string) {
+	isNew := func(f refund) bool { return f.Kind == refundFound && findRefund(m.stored, f.ID) == nil }
+	if !slices.ContainsFunc(m.refunds, isNew) {
+		return
+	}
+	left, refused := m.payment.Captured, ""
+	for f := range m.back {
+		if f.State != refundFailed && !f.toMake() {
+			left -= f.Amount
+		}
+	}
+	for f := range m.back {
+		switch {
+		case !f.toMake():
+		case f.Amount <= left:
+			left -= f.Amount
+		case f.ID == sent:
+			refused = sent
+		default:
+			f.end(reasonRefused, newStamp(m.now))
+		}
+	}
+	others := slices.DeleteFunc(slices.Clone(m.refunds), func(f refund) bool { return isNew(f) || f.ID == refused })
+	for i := range m.refunds {
+		if f := &m.refunds[i]; isNew(*f) {
+			parts := m.byAmount(f.Amount, others)
+			f.VAT, f.Tip = parts.VAT, parts.Tip
+			others = append(others, *f)
+		}
+	}
+}
+
+// toMake reports whether the refund is to be made at the provider.
+func (f *refund) toMake() bool {
+	return f.State == refundPending && f.ProviderID == nil && f.Kind != refundFound
+}
+
+// giveBack adds a refund that is to be made at once of what the order does not account for, if the attempt was captured
+// by being paid: there was no authorisation of which that could be released. It adds none if somebody has to look at
+// the attempt, for more than a refund that takes long, or if a refund of ours has failed.
+func (m *orderMoney) giveBack(actor string) {
 	p := m.payment
-	m.divide()
 	inReview := p.State == paymentReview && valueOr(p.Reason, "") != reasonRefundPending
-	failed := m.refundOf(func(f *refund) bool { return f.State == refundFailed && f.Source == sourceOurs }) != nil
+	failed := m.refundOf(func(f *refund) bool { return f.State == refundFailed && f.Kind != refundFound }) != nil
 	if amount, late := m.unaccounted(); p.atOnce() && !inReview && !failed && amount > late {
-		f := m.surplus(amount - late)
-		f.Source, f.MadeBy, f.Reason = sourceOurs, actor, new("not accepted")
+		f := m.byUnits(amount - late)
+		f.Kind, f.MadeBy, f.Reason = refundNotAccepted, actor, new("not accepted")
 		m.add(f)
-		m.divide()
 	}
 }
 
 // add adds a refund, which is pending. It has no id before it is saved.
 func (m *orderMoney) add(f *refund) {
 	f.OrderID, f.AccountID, f.PaymentID, f.State = m.order.ID, m.order.AccountID, m.paymentID(), refundPending
+	if f.Source = sourceOurs; f.Kind == refundFound {
+		f.Source = sourceProvider
+	}
 	if f.CreatedAt.IsZero() {
 		f.CreatedAt = newStamp(m.now)
 	}
 	m.refunds = append(m.refunds, *f)
-}
-
-// divide divides the refunds anew if they give back what the order was paid with.
-func (m *orderMoney) divide() {
-	if m.payment == nil || m.current() && !m.order.paidOutside() {
-		m.refunds = m.order.divide(m.payment, m.refunds).refunds
-	}
 }
 
 // save writes the refunds that are not as they are stored, each that has ended with its event, and the order, which
@@ -534,28 +638,27 @@ func (m *orderMoney) save(t *tx, actor string) error {
 			t.addEvent(refundEvent(m.order, f, actor))
 		}
 	}
-	err := m.order.count(m.refunds)
+	err := m.count()
 	t.saveOrder(m.order)
 	return err
 }
 
-// payCharged writes that an order is paid whose guest was charged at once, now that it is accepted. The VAT and the
-// tip in refunds that were found are computed anew, since some of what they give back may not have been accepted.
-func payCharged(t *tx, o *order, p *payment, actor string) error {
+// payAccepted writes that an order is paid whose money was captured before it was accepted.
+func payAccepted(t *tx, o *order, p *payment, actor string) error {
 	err := o.enter(t, orderPaid, stateEntry{actor: actor, method: p.Method, paidAt: o.PaidAt})
 	if err != nil {
 		return err
 	}
+	return giveBackRest(t, o, p, actor)
+}
+
+// giveBackRest gives back what an attempt holds that its order does not account for, see giveBack. p as in moneyOf.
+func giveBackRest(t *tx, o *order, p *payment, actor string) error {
 	m, err := moneyOf(t, o, p)
 	if err != nil {
 		return err
 	}
-	for i := range m.refunds {
-		if f := &m.refunds[i]; f.Source == sourceProvider {
-			f.VAT, f.Tip = nil, 0
-		}
-	}
-	m.release(actor)
+	m.giveBack(actor)
 	return m.save(t, actor)
 }
 
@@ -568,7 +671,6 @@ func endRefund(t *tx, o *order, f *refund, failure, actor string) error {
 	}
 	made := findRefund(m.refunds, f.ID)
 	made.end(failure, t.now)
-	m.divide()
 	if err := m.save(t, actor); err != nil {
 		return err
 	}
@@ -595,7 +697,7 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(m.refunds) >= t.limits.refunds {
+	if m.counted() >= t.limits.refunds {
 		return nil, nil, &refusal{code: codeRefundLimit}
 	}
 	if earlier := m.repeated(&w); w.once && earlier != nil {
@@ -605,7 +707,7 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 	if err != nil {
 		return nil, nil, err
 	}
-	f.Reason, f.Source, f.MadeBy, f.Asked = nilIfEmpty(w.reason), sourceOurs, actor, w.asked()
+	f.Kind, f.Reason, f.MadeBy, f.Asked = refundAsked, nilIfEmpty(w.reason), actor, w.asked()
 	if p != nil {
 		c, err := t.paymentConnection(anyAccount, p.ConnectionID)
 		if err != nil {
@@ -620,9 +722,18 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 	} else {
 		t.lookAt(p.ID)
 	}
-	m.divide()
 	err = m.save(t, actor)
 	return o, &m.refunds[len(m.refunds)-1], err
+}
+
+// counted returns how many refunds count for the limit of an order: those that the service has made do not.
+func (m *orderMoney) counted() (n int) {
+	for i := range m.refunds {
+		if m.refunds[i].Kind != refundNotAccepted {
+			n++
+		}
+	}
+	return n
 }
 
 // asked returns the wish as JSON, which is the same for equal wishes; nil: it is for all that is left.
@@ -643,197 +754,61 @@ func attemptOf(t *tx, o *order, id string) (*payment, error) {
 	return p, err
 }
 
-// asOrdered returns a copy of the order of which all is accepted.
-func (o *order) asOrdered() *order {
-	all := *o
-	all.Lines = slices.Clone(o.Lines)
-	for i := range all.Lines {
-		all.Lines[i].Accepted = all.Lines[i].Quantity
+// count has the order count the refunds of the money that pays it, less what was captured beyond its total, and its
+// state follow those that succeeded.
+func (m *orderMoney) count() error {
+	if !m.pays() {
+		return nil
 	}
-	all.addLines()
-	return &all
-}
-
-// notAccepted returns a copy of the order with what was ordered and not accepted: all of it, if it is dead.
-func (o *order) notAccepted() *order {
-	rest := o.asOrdered()
-	if o.dead() {
-		return rest
-	}
-	for i := range rest.Lines {
-		l := &rest.Lines[i]
-		l.Gross, l.Quantity, l.Accepted = l.Gross-o.Lines[i].part(o.Lines[i].Accepted), 1, 1
-	}
-	rest.Total, rest.Tip, rest.DeliveryGross = rest.Total-o.Total, 0, 0
-	rest.VAT = mergeVAT(rest.VAT, o.VAT, -1)
-	return rest
-}
-
-// A division is the money that the attempt to pay an order has captured, in its two parts.
-type division struct {
-	kept     *refundable // what is left of the order's total
-	rest     *refundable // what is left of the rest; its most is money, of which some may have no VAT
-	refunds  []refund    // with how much of each is of the rest, the VAT and the tip in it
-	released []refund    // of each refund what it gives back of the rest
-}
-
-// divide divides the money that the attempt p to pay an order has captured, and each of its refunds. p is nil for an
-// order that was paid outside. A refund of ours stays as it was made. One that was found at the provider gives back the
-// rest first: always if it was made before the order was accepted, else as far as there was a rest when it was found,
-// or nothing is left of the total.
-func (o *order) divide(p *payment, refunds []refund) *division {
-	n := len(refunds)
-	d := &division{newRefundable(o), o.chargedRest(p), slices.Clone(refunds), make([]refund, n)}
-	kept, anew, renewed, counted := make([]refund, n), make([]bool, n), make([]bool, n), d.shareOut(o)
-	for _, i := range counted {
-		f := &d.refunds[i]
-		anew[i] = f.ReleasedAmount != refunds[i].ReleasedAmount
-		if d.released[i], renewed[i] = *f, anew[i]; !f.Released { // one of both parts takes all of the rest
-			d.released[i], renewed[i] = refund{Amount: f.ReleasedAmount}, true
-		}
-	}
-	d.rest.takeAll(d.released, renewed)
-	for _, i := range counted {
-		if kept[i] = d.refunds[i].less(&d.released[i]); kept[i].Amount == 0 {
-			kept[i].VAT, kept[i].Tip = nil, 0
-		}
-	}
-	d.kept.takeAll(kept, anew)
-	for _, i := range counted {
-		f, released := &d.refunds[i], &d.released[i]
-		f.VAT, f.Tip = mergeVAT(released.VAT, kept[i].VAT, 1), released.Tip+kept[i].Tip
-	}
-	return d
-}
-
-// shareOut sets how much of each refund is of the rest, and returns the indexes of those that count.
-func (d *division) shareOut(o *order) (counted []int) {
-	room, most := d.rest.most, o.Total // what is left of both
-	for _, source := range []string{sourceOurs, sourceProvider} {
-		for i := range d.refunds {
-			f := &d.refunds[i]
-			if f.Source != source || f.State == refundFailed || !o.soldBy(f.PaymentID) {
-				continue
-			}
-			if source == sourceProvider {
-				f.ReleasedAmount = f.releases(o, room, most)
-			}
-			f.Released = f.ReleasedAmount == f.Amount
-			room, most = room-f.ReleasedAmount, most-(f.Amount-f.ReleasedAmount)
-			counted = append(counted, i)
-		}
-	}
-	slices.Sort(counted)
-	return counted
-}
-
-// chargedRest returns what an attempt has captured that is not for the order's total. Its VAT is that of what was
-// charged and not accepted.
-func (o *order) chargedRest(p *payment) *refundable {
-	rest := &order{Currency: o.Currency}
-	if p != nil && o.chargedBy(&p.ID) {
-		rest = o.notAccepted()
-	}
-	left := newRefundable(rest)
-	if left.most = 0; p != nil && o.dead() {
-		left.most = p.Captured
-	} else if p != nil {
-		left.most = p.Captured - o.Total
-	}
-	return left
-}
-
-// releases returns how much of a refund that was found at the provider gives back of the rest, of which room is left.
-// most is left of the total: what exceeds that is of the rest, as far as there is one.
-func (f *refund) releases(o *order, room, most int64) int64 {
-	released := min(f.ReleasedAmount, room)
-	switch {
-	case o.dead():
-		return f.Amount
-	case !f.CreatedAt.After(o.EndedAt.Time): // which is when it was accepted
-		released = min(f.Amount, room)
-	}
-	return max(0, released, min(f.Amount-most, room, f.Amount))
-}
-
-// mergeVAT returns sums of VAT with others added, or taken off if sign is -1.
-func mergeVAT(all, others []vatSum, sign int64) []vatSum {
-	sums := slices.Clone(all)
-	for _, sum := range others {
-		at := slices.IndexFunc(sums, func(s vatSum) bool { return s.Rate == sum.Rate })
-		if at < 0 {
-			at, sums = len(sums), append(sums, vatSum{Rate: sum.Rate})
-		}
-		sums[at].Gross = max(0, sums[at].Gross+sign*sum.Gross)
-		sums[at].VAT = max(0, sums[at].VAT+sign*sum.VAT)
-	}
-	sums = slices.DeleteFunc(sums, func(s vatSum) bool { return s.Gross == 0 })
-	arrange(sums, func(a, b *vatSum) int { return int(a.Rate - b.Rate) })
-	return sums
-}
-
-// less returns the refund without a part of it.
-func (f *refund) less(part *refund) refund {
-	rest := *f
-	rest.Amount, rest.Tip, rest.VAT = f.Amount-part.Amount, max(0, f.Tip-part.Tip), mergeVAT(f.VAT, part.VAT, -1)
-	return rest
-}
-
-// count has the order count the refunds of its total, and its state follow those that succeeded.
-func (o *order) count(refunds []refund) error {
-	done := int64(0)
-	o.Refunded = 0
+	o, all, done := m.order, int64(0), int64(0)
 	for i := range o.Lines {
 		o.Lines[i].Refunded = 0
 	}
-	for i := range refunds {
-		f := &refunds[i]
-		amount := f.ofOrder(o)
-		if amount == 0 {
+	for f := range m.back {
+		if f.State == refundFailed {
 			continue
 		}
 		lines, err := f.lines()
 		if err != nil {
 			return err
 		}
-		// While one takes long, the same may be given back on the provider's pages, too.
-		o.Refunded = min(o.Refunded+amount, o.Total)
 		for _, l := range lines {
 			if l.Line < len(o.Lines) {
 				o.Lines[l.Line].Refunded += l.Quantity
 			}
 		}
-		if f.State == refundSucceeded {
-			done += amount
+		if all += f.Amount; f.State == refundSucceeded {
+			done += f.Amount
 		}
 	}
-	o.follow(done)
+	// While one takes long, the same may be given back on the provider's pages, too.
+	o.Refunded = min(max(0, all-m.beyond()), o.Total)
+	o.follow(max(0, done-m.beyond()))
 	return nil
 }
 
 // A balance is the money of an attempt, as far as it matters for what its order accounts for.
 type balance struct {
-	pays     bool  // the order was paid with it, or charged while it waits to be accepted
+	pays     bool  // the order was paid with it, or waits to be accepted with it
 	total    int64 // of the order
 	captured int64
 	taken    int64 // by disputes
 	back     int64 // given back, or under way
-	released int64 // of that, what was not accepted
-	late     int64 // of back, what has been under way for longer than refundLate and does not count as given back
+	late     int64 // of that, what has been under way for longer than refundLate and does not count as given back
 }
 
 // unaccounted returns how much money the attempt holds that its order does not account for, 0 if they agree; negative:
-// that it lacks. What the bank has taken counts first for what was not accepted.
+// that it lacks. What is given back counts first for what was captured beyond the total.
 func (b *balance) unaccounted() int64 {
 	held := max(0, b.captured-(b.back-b.late)-b.taken)
 	if !b.pays {
 		return held
 	}
-	rest := b.captured - b.total - b.released
-	if rest > 0 {
-		rest = max(0, rest-b.taken)
+	beyond := b.captured - b.total
+	if beyond > 0 {
+		beyond = max(0, beyond-b.back)
 	}
-	return min(rest+b.late, held)
+	return min(beyond+b.late, held)
 }
 
 // end has the refund end: it succeeded, or failed if failure says why, even after it had succeeded. It reports whether

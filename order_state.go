@@ -136,7 +136,7 @@ func acceptOrder(t *tx, by owner, id string, lines []linePart, ready stamp, acto
 	if !ready.IsZero() {
 		o.ReadyAt = ready
 	}
-	late := o.charged() && o.waits() && p != nil && valueOr(p.Reason, "") == reasonRefundPending
+	late := o.atOnce() && o.waits() && p != nil && valueOr(p.Reason, "") == reasonRefundPending
 	if p != nil && p.State == paymentReview && !late {
 		return o, acceptFromReview(t, o, p, lines, actor)
 	}
@@ -155,10 +155,10 @@ func acceptOrder(t *tx, by owner, id string, lines []linePart, ready stamp, acto
 	}
 	o.Capture = findMethod(p.Method).early &&
 		(settings.CaptureOn == captureOnAccept || o.endsEarly(p.lapses(t.now).Time))
-	if err := keepAccepted(t, o, actor); err != nil || !o.charged() {
+	if err := keepAccepted(t, o, actor); err != nil || !o.atOnce() {
 		return o, err
 	}
-	return o, payCharged(t, o, p, actor)
+	return o, payAccepted(t, o, p, actor)
 }
 
 // waits reports whether the order waits for the restaurant to accept it.
@@ -184,7 +184,7 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []linePart, actor strin
 	if err != nil {
 		return err
 	}
-	if more := m.exceeding(); more > 0 {
+	if more := m.unaccountedIfPaid(); more > 0 {
 		return errOrderState(o, formatMoney(more, o.Currency)+" more than its total was captured: give that back with "+
 			"a refund, here or on the provider's pages, and it is paid. Or cancel the order, and refund all.")
 	}
@@ -261,15 +261,10 @@ func endOrder(t *tx, o *order, state, reason, actor string, more ...string) erro
 		return nil
 	}
 	t.lookAt(*o.PaymentID)
-	if !o.charged() {
+	if !o.atOnce() {
 		return nil
 	}
-	m, err := moneyOf(t, o, nil)
-	if err != nil {
-		return err
-	}
-	m.release(actor)
-	return m.save(t, actor)
+	return giveBackRest(t, o, nil, actor)
 }
 
 // rejectReasons are why a restaurant may refuse an order.

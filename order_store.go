@@ -65,7 +65,7 @@ var refundTable = newTable("refunds", "f", func(f *refund) []field {
 		{"reason", &f.Reason}, {"source", &f.Source}, {"state", &f.State}, {"failure", &f.Failure},
 		{"provider_id", &f.ProviderID}, {"made_by", &f.MadeBy}, {"created_at", &f.CreatedAt},
 		{"ended_at", &f.EndedAt}, {"account_id", &f.AccountID}, {"delivery", &f.Delivery},
-		{"released", &f.Released}, {"asked", (*optionalJSON)(&f.Asked)}, {"released_amount", &f.ReleasedAmount}}
+		{"kind", &f.Kind}, {"asked", (*optionalJSON)(&f.Asked)}}
 })
 
 // refundsOf returns the refunds of an order, oldest first.
@@ -79,8 +79,7 @@ func (t *tx) addRefund(f *refund) { refundTable.insert(t, f) }
 // saveRefund writes what can change in a refund, if it is not as it was.
 func (t *tx) saveRefund(f, before *refund) {
 	if !reflect.DeepEqual(f, before) {
-		refundTable.update(t, f, `state failure provider_id ended_at vat tip released released_amount`,
-			` WHERE id = ?`, f.ID)
+		refundTable.update(t, f, `state failure provider_id ended_at`, ` WHERE id = ?`, f.ID)
 	}
 }
 

@@ -72,7 +72,7 @@ func (f *facts) deadBefore() {
 // givesBack adds a refund of ours, made a while ago.
 func (f *facts) givesBack(amount int64, state string, ago time.Duration) {
 	f.refunds = append(f.refunds, refund{ID: "ref_1", PaymentID: &f.payment.ID, Amount: amount, State: state,
-		Source: sourceOurs, CreatedAt: newStamp(f.now.Add(-ago))})
+		Kind: refundAsked, Source: sourceOurs, CreatedAt: newStamp(f.now.Add(-ago))})
 	f.stored = slices.Clone(f.refunds)
 }
 
@@ -174,7 +174,6 @@ func TestPayment_isJudgedByItsFacts(t *testing.T) {
 			f.is(paymentReview, orderAuthorized)
 			f.payment.Reason, f.payment.CapturedAt = new(reasonCaptureDiffers), f.payment.CreatedAt
 			f.givesBack(800, refundSucceeded, time.Hour)
-			f.refunds[0].ReleasedAmount = 800
 			f.approves(0, 5000, 800)
 		}, "part_refunded, order paid"},
 		"captured, and all of it was given back there": {func(f *facts) {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -53,20 +55,20 @@ func (s *shop) late(p *payment) {
 	s.inReview(p, reasonRefundPending, 1)
 }
 
-// TestTwint_refundsMadeThereAreOfWhatWasNotAcceptedAsFarAsThatGoes has food for 30.00 and wine for 20.00 be charged for
-// days before they are wanted.
-func TestTwint_refundsMadeThereAreOfWhatWasNotAcceptedAsFarAsThatGoes(t *testing.T) {
+// TestTwint_refundsStayAsTheyWereMadeWhateverHappensToOthers has food for 30.00 and wine for 20.00 be paid for days
+// before they are wanted.
+func TestTwint_refundsStayAsTheyWereMadeWhateverHappensToOthers(t *testing.T) {
 	t.Parallel()
 	type telling struct {
-		happens   func(*shop, *order, *payment)
-		held      int64 // that the provider has at last
-		refunded  int64 // of the total
-		food      int64 // at the rate of 2.6 %, and its VAT
-		foodVAT   int64
-		wineVAT   int64 // at 8.1 %
-		order     string
-		attempt   string
-		firstFree int64 // how much of the first refund that was found was released
+		happens  func(*shop, *order, *payment)
+		held     int64 // that the provider has at last
+		refunded int64 // of the total
+		food     int64 // at the rate of 2.6 %, and its VAT
+		foodVAT  int64
+		wineVAT  int64 // at 8.1 %
+		order    string
+		attempt  string
+		refunds  string
 	}
 	noWine := func(s *shop, o *order, p *payment) {
 		s.accept(o.ID, linePart{Line: 1, Quantity: 0})
@@ -76,33 +78,44 @@ func TestTwint_refundsMadeThereAreOfWhatWasNotAcceptedAsFarAsThatGoes(t *testing
 		"the wine is given back, then not accepted": {func(s *shop, o *order, p *payment) {
 			s.givenBackThere(p, 2000)
 			noWine(s, o, p)
-		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, 2000},
+		}, 3000, 0, 1800, 46, 90, orderPaid, paymentPartRefunded, "found 2000"},
 		"more than the wine": {func(s *shop, o *order, p *payment) {
 			s.givenBackThere(p, 3500)
 			noWine(s, o, p)
-		}, 1500, 1500, 1500, 38, 0, orderPartRefunded, paymentPartRefunded, 2000},
+		}, 1500, 1500, 900, 23, 45, orderPartRefunded, paymentPartRefunded, "found 3500"},
 		"less than the wine, and some of the food later": {func(s *shop, o *order, p *payment) {
 			s.givenBackThere(p, 500)
 			noWine(s, o, p)
 			s.givenBackThere(p, 1000)
-		}, 2000, 1000, 2000, 51, 0, orderPartRefunded, paymentPartRefunded, 500},
+		}, 2000, 1000, 1800, 46, 15, orderPartRefunded, paymentPartRefunded,
+			"found 1000, found 500, not_accepted 1500"},
 		"what was given back fails": {func(s *shop, o *order, p *payment) {
 			s.givenBackThere(p, 2000)
 			noWine(s, o, p)
 			s.refundsBecome(p, "failed")
 			s.settle(p)
-		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, 2000},
+		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, "found 2000 failed, not_accepted 2000"},
 		"the bank takes some, and puts it back": {func(s *shop, o *order, p *payment) {
 			s.givenBackThere(p, 500)
 			s.provider.dispute(*p.IntentID, "needs_response")
 			s.atProvider(p, func(x *testSession) { x.intent.disputes[0].amount = 1000 })
 			s.settle(p)
 			noWine(s, o, p)
-			equal(s.t, "what is released while the bank has 10.00", s.money(p).refunded, 1000)
+			equal(s.t, "what is given back while the bank has 10.00", s.money(p).refunded, 2000)
 			s.provider.dispute(*p.IntentID, "won")
 			s.settle(p)
 			s.settle(p)
-		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, 500},
+		}, 3000, 0, 2700, 68, 23, orderPaid, paymentPartRefunded, "found 500, not_accepted 1500"},
+		"the bank takes most of it": {func(s *shop, o *order, p *payment) {
+			s.provider.dispute(*p.IntentID, "needs_response")
+			s.atProvider(p, func(x *testSession) { x.intent.disputes[0].amount = 4000 })
+			s.settle(p)
+			noWine(s, o, p)
+			equal(s.t, "what is given back while the bank has 40.00", s.money(p).refunded, 1000)
+			s.provider.dispute(*p.IntentID, "won")
+			s.settle(p)
+			s.settle(p)
+		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, "not_accepted 1000, not_accepted 1000"},
 		"all is accepted, and a late one of ours makes no room": {func(s *shop, o *order, p *payment) {
 			s.accept(o.ID)
 			s.fail(opRefund, fault500After)
@@ -110,31 +123,38 @@ func TestTwint_refundsMadeThereAreOfWhatWasNotAcceptedAsFarAsThatGoes(t *testing
 			s.settle(p)
 			s.late(p)
 			s.givenBackThere(p, 1000)
+			s.inReview(p, reasonRefundPending, 1)
 			s.refundsBecome(p, "succeeded")
-		}, 2000, 3000, 1200, 30, 60, orderPartRefunded, paymentPartRefunded, 0},
-		"all in one, after a release that failed": {func(s *shop, o *order, p *payment) {
+		}, 2000, 3000, 1200, 30, 60, orderPartRefunded, paymentPartRefunded, "asked 2000, found 1000"},
+		"all in one, after a refund that failed": {func(s *shop, o *order, p *payment) {
 			s.fail(opRefund, fault400)
 			noWine(s, o, p)
 			s.givenBackThere(p, 5000)
-		}, 0, 3000, 0, 0, 0, orderRefunded, paymentRefunded, 2000},
+		}, 0, 3000, 0, 0, 0, orderRefunded, paymentRefunded, "found 5000, not_accepted 2000 failed"},
+		"asked for, after a refund that failed": {func(s *shop, o *order, p *payment) {
+			s.fail(opRefund, fault400)
+			noWine(s, o, p)
+			s.inReview(p, reasonCaptureDiffers, 1)
+			s.refund(o.ID, 2000)
+		}, 3000, 0, 1800, 46, 90, orderPaid, paymentPartRefunded, "asked 2000, not_accepted 2000 failed"},
 		"accepted while one is late": {func(s *shop, o *order, p *payment) {
 			s.givenBackThere(p, 2000, true)
 			noWine(s, o, p)
 			s.refundsBecome(p, "succeeded")
-		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, 2000},
+		}, 3000, 0, 1800, 46, 90, orderPaid, paymentPartRefunded, "found 2000"},
 		"accepted while one is late, which fails": {func(s *shop, o *order, p *payment) {
 			s.givenBackThere(p, 2000, true)
 			noWine(s, o, p)
 			s.refundsBecome(p, "failed")
 			s.settle(p)
-		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, 2000},
+		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, "found 2000 failed, not_accepted 2000"},
 		"rejected while one is late": {func(s *shop, o *order, p *payment) {
 			s.givenBackThere(p, 2000, true)
 			s.decideOn(o.ID, plainReject)
 			s.settle(p)
-			equal(s.t, "what is released at once", s.money(p).refunded, 5000)
+			equal(s.t, "what is given back at once", s.money(p).refunded, 5000)
 			s.refundsBecome(p, "succeeded")
-		}, 0, 0, 0, 0, 0, orderCancelled, paymentRefunded, 2000},
+		}, 0, 0, 0, 0, 0, orderCancelled, paymentRefunded, "found 2000, not_accepted 3000"},
 	}, func(s *shop, want telling) {
 		o, p := s.charged(func(o *order) {
 			o.Lines, o.Delivery = []orderLine{{Name: "Food", Quantity: 1, UnitAmount: 3000, VATRate: 260},
@@ -142,25 +162,43 @@ func TestTwint_refundsMadeThereAreOfWhatWasNotAcceptedAsFarAsThatGoes(t *testing
 			o.WantedAt = newStamp(time.Now().Add(days(10)))
 		})
 		want.happens(s, o, p)
+		s.settle(p)
 		s.accountedFor()
 		s.states(o.ID, want.order, want.attempt)
-		o, found := s.row(o.ID), refund{}
+		o, refunds := s.row(o.ID), []string{}
 		for _, f := range s.refundsOf(o.ID) {
-			if f.Source == sourceProvider && found.ID == "" {
-				found = f
-			}
+			refunds = append(refunds, fmt.Sprint(f.Kind, " ", f.Amount, map[string]string{refundFailed: " failed"}[f.State]))
 		}
+		slices.Sort(refunds)
 		sum := func(column string, rate int) int64 {
 			return int64(s.count(`SELECT coalesce(sum(iif(what LIKE 'refund%', -`+column+`, `+column+`)), 0)
 				FROM revenue_sums WHERE what IN ('sale', 'refund') AND rate = ?`, rate))
 		}
+		equal(s.t, "its refunds", strings.Join(refunds, ", "), want.refunds)
 		equal(s.t, "its revenue", int64(s.sums()), want.held)
 		m := s.money(p)
-		equal(s.t, "held, refunded, food, VAT of food and wine, released of what was found",
-			[...]int64{m.captured - m.refunded, o.Refunded, sum("gross", 260), sum("vat", 260), sum("vat", 810),
-				found.ReleasedAmount},
-			[...]int64{want.held, want.refunded, want.food, want.foodVAT, want.wineVAT, want.firstFree})
-		equal(s.t, "whether that was all", found.Released, found.ReleasedAmount == found.Amount)
+		equal(s.t, "held, refunded, food, VAT of food and wine",
+			[...]int64{m.captured - m.refunded, o.Refunded, sum("gross", 260), sum("vat", 260), sum("vat", 810)},
+			[...]int64{want.held, want.refunded, want.food, want.foodVAT, want.wineVAT})
+	})
+}
+
+// TestTwint_whatWasGivenBackThereIsToldAfterThatTheOrderIsCancelled has all be given back while the order waits.
+func TestTwint_whatWasGivenBackThereIsToldAfterThatTheOrderIsCancelled(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.charged()
+		s.givenBackThere(p, o.Total)
+		s.states(o.ID, orderCancelled, paymentRefunded)
+		told := ""
+		s.check(s.store.each(`SELECT type FROM events WHERE subject_id = ? ORDER BY seq DESC LIMIT 2`, []any{o.ID},
+			func(scan func(...any) error) (err error) {
+				var kind string
+				err = scan(&kind)
+				told = kind + " " + told
+				return err
+			}))
+		equal(t, "the last events", told, "order.cancelled order.refunded ")
 	})
 }
 

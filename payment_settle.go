@@ -244,8 +244,8 @@ func notAfter(now stamp, told time.Time) stamp {
 	return now
 }
 
-// after returns the facts once the order has made its moves: its refunds are divided anew, among them one that gives
-// back at once what the attempt holds too much, if it is captured by being paid: nothing of it could be released.
+// after returns the facts once the order has made its moves: with what refunds have that were found just now, and one
+// that gives back at once what the attempt holds too much, if it is captured by being paid.
 func (f *facts) after(moves []orderMove) *facts {
 	then, o, p := *f, *f.order, f.payment
 	for _, m := range moves {
@@ -254,15 +254,20 @@ func (f *facts) after(moves []orderMove) *facts {
 	if then.order, then.refunds = &o, slices.Clone(f.refunds); p.Captured == 0 {
 		return &then
 	}
-	for i := range then.refunds {
-		if r := &then.refunds[i]; findRefund(f.stored, r.ID) == nil && o.soldBy(&p.ID) {
-			r.ReleasedAmount = r.Amount // until it is divided
-		}
-	}
-	if then.divide(); f.report != nil && f.asksOther() == "" {
-		then.release(actorProvider)
+	if then.divideFound(f.sent()); f.report != nil && f.asksOther() == "" {
+		then.giveBack(actorProvider)
 	}
 	return &then
+}
+
+// sent returns the id of the refund that the provider is being asked for, "" if of none.
+func (f *facts) sent() string {
+	for _, op := range f.operations {
+		if op.State == operationPending && op.RefundID != nil {
+			return *op.RefundID
+		}
+	}
+	return ""
 }
 
 // asksOther returns why what the provider asks the guest for is not what the order costs, amount_differs or
@@ -348,10 +353,7 @@ func (f *facts) operation(state, reason string) (next *plannedOperation, behind 
 		}
 	case !f.approved():
 	case p.Captured > 0:
-		toMake := f.refundOf(func(r *refund) bool {
-			return r.State == refundPending && r.ProviderID == nil && r.Source == sourceOurs
-		})
-		if toMake != nil {
+		if toMake := f.refundOf((*refund).toMake); toMake != nil {
 			return &plannedOperation{opRefund, toMake.Amount, toMake}, false
 		}
 		if p.Authorized > 0 && reason == "" { // release what was not accepted
@@ -487,7 +489,7 @@ func (s *settlement) adoptRefunds() {
 	}
 	arrange(s.refunds, func(a, b *refund) int { return strings.Compare(a.ID, b.ID) })
 	p := s.payment
-	if given, _, _ := s.given(); p.Refunded <= given {
+	if given, _ := s.given(); p.Refunded <= given {
 		p.RefundsDifferSince = stamp{}
 	} else if p.RefundsDifferSince.IsZero() {
 		p.RefundsDifferSince = s.t.now
@@ -498,8 +500,8 @@ func (s *settlement) adoptRefunds() {
 // came of it.
 func (s *settlement) foundRefund(told refundReport) refund {
 	f := refund{ID: s.t.newID("ref"), OrderID: s.order.ID, AccountID: s.order.AccountID, PaymentID: &s.payment.ID,
-		Amount: told.amount, Source: sourceProvider, State: refundPending, MadeBy: actorProvider, CreatedAt: s.t.now,
-		ProviderID: new(s.freeID(told.providerID, told.longID))}
+		Amount: told.amount, Kind: refundFound, Source: sourceProvider, State: refundPending, MadeBy: actorProvider,
+		CreatedAt: s.t.now, ProviderID: new(s.freeID(told.providerID, told.longID))}
 	if !told.at.IsZero() {
 		f.CreatedAt = newStamp(told.at)
 	}
@@ -676,23 +678,15 @@ func (s *settlement) adoptAnswer(op *paymentOperation, sent sentOperation) {
 
 // carryOut writes what has been adopted and what a verdict says, with the events. Errors: errChanged.
 func (s *settlement) carryOut(v *verdict) error {
-	enter := func(ends bool) (err error) {
-		for _, m := range v.moves {
-			if err == nil && ends == (m.state == orderCancelled || m.state == orderExpired) {
-				err = s.order.enter(s.t, m.state, m.with)
-			}
+	for _, m := range v.moves {
+		if err := s.order.enter(s.t, m.state, m.with); err != nil {
+			return err
 		}
-		return err
 	}
-	err := enter(false)
-	if v.money.order = s.order; err == nil && v.payment.Captured > 0 {
-		err = v.money.save(s.t, actorProvider)
-	}
-	if err == nil {
-		err = enter(true) // after the refunds by which all was given back
-	}
-	if err != nil {
-		return err
+	if v.money.order = s.order; v.payment.Captured > 0 {
+		if err := v.money.save(s.t, actorProvider); err != nil {
+			return err
+		}
 	}
 	if v.warn {
 		s.addOrderEvent(eventOrderEnding, "capture_before", v.payment.CaptureBefore.String())

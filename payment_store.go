@@ -414,21 +414,20 @@ type unaccountedPayment struct {
 // while it waits to be accepted (balance). A late refund counts only once its attempt is not due any more: until
 // then the worker may be about to notice it. It reads all attempts, some ten seconds for a million.
 func (q *queries) unaccountedPayments(now time.Time, limit int) (all []unaccountedPayment, err error) {
-	given := func(column, condition string) string {
-		return `(SELECT coalesce(sum(f.` + column + `), 0) FROM refunds f WHERE f.order_id = p.order_id
+	given := func(condition string) string {
+		return `(SELECT coalesce(sum(f.amount), 0) FROM refunds f WHERE f.order_id = p.order_id
 			AND f.payment_id = p.id AND f.state <> 'failed'` + condition + `)`
 	}
 	err = q.each(`SELECT p.id, p.order_id, p.currency, o.paid_at IS NOT NULL AND o.state NOT IN ('cancelled', 'expired')
 			AND o.payment_id = p.id AND o.method NOT IN ('cash', 'terminal', 'voucher', 'other'), o.total, p.captured,
-			(SELECT coalesce(sum(d.taken), 0) FROM disputes d WHERE d.payment_id = p.id), `+given("amount", "")+`,
-			`+given("released_amount", "")+`, `+given("amount", ` AND f.state = 'pending' AND f.created_at <= ?1
+			(SELECT coalesce(sum(d.taken), 0) FROM disputes d WHERE d.payment_id = p.id), `+given("")+`,
+			`+given(` AND f.state = 'pending' AND f.created_at <= ?1
 				AND coalesce(p.due_at > ?2, 1)`)+`
 		FROM payments p CROSS JOIN orders o ON o.id = p.order_id WHERE p.state <> 'review' ORDER BY p.id`,
 		[]any{newStamp(now.Add(-refundLate)), newStamp(now)}, func(scan func(...any) error) error {
 			var u unaccountedPayment
 			var b balance
-			err := scan(&u.id, &u.orderID, &u.currency, &b.pays, &b.total, &b.captured, &b.taken, &b.back, &b.released,
-				&b.late)
+			err := scan(&u.id, &u.orderID, &u.currency, &b.pays, &b.total, &b.captured, &b.taken, &b.back, &b.late)
 			if u.amount = b.unaccounted(); u.amount != 0 && len(all) < limit {
 				all = append(all, u)
 			}

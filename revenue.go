@@ -251,25 +251,14 @@ func saleFigures(o *order) []figure {
 }
 
 // refundFigures returns the figures of a refund. left is what the order has sold and not given back yet. A refund
-// of lines or of the delivery gives back of their groups, as far as refunds by amount have left enough of them. Its
-// rest, and any other refund, is taken for each rate of VAT from all that is left, in proportion. What exceeds
-// that, with neither VAT nor tip, gets the rate 0 and no group.
+// of lines, of the delivery, or of units that were not accepted gives back of their groups, as far as refunds by amount
+// have left enough of them. Its rest, and any other refund, is taken for each rate of VAT from all that is left, in
+// proportion. What exceeds that, with neither VAT nor tip, gets the rate 0 and no group.
 func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
-	lines, err := f.lines()
+	named, err := o.namedBy(f)
 	if err != nil {
 		return nil, err
 	}
-	var named []figure
-	for _, l := range lines {
-		if l.Line >= 0 && l.Line < len(o.Lines) {
-			line := &o.Lines[l.Line]
-			named = append(named, figure{What: figureSale, Rate: line.VATRate, Group: line.Group, Gross: l.Amount})
-		}
-	}
-	if f.Delivery != nil {
-		named = append(named, figure{What: figureDelivery, Rate: o.DeliveryRate, Gross: *f.Delivery})
-	}
-	named = addFigures(named)
 	beside := slices.Clone(left) // less what is named
 	for i := range named {
 		at := slices.IndexFunc(left, func(l figure) bool { return sameKind(l, named[i]) == 0 })
@@ -293,7 +282,7 @@ func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
 				ofRate(beside, sum.Rate))...)
 		}
 		if len(over) == 0 {
-			over = ofRate(soldFigures(o), sum.Rate)
+			over = ofRate(soldFigures(o.sold()), sum.Rate)
 		}
 		for _, part := range spreadFigures(figureSale, sum, over) {
 			part.What = refundOf(part.What)
@@ -301,6 +290,26 @@ func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
 		}
 	}
 	return addFigures(append(given, figure{What: figureRefund, Gross: rest})), nil
+}
+
+// namedBy returns what a refund of the order gives back by name: lines, the delivery, or units that were not accepted.
+func (o *order) namedBy(f *refund) (named []figure, err error) {
+	if f.Kind == refundNotAccepted && !o.dead() {
+		for _, l := range o.Lines {
+			named = append(named, figure{What: figureSale, Rate: l.VATRate, Group: l.Group, Gross: l.Gross - l.part(l.Accepted)})
+		}
+	}
+	lines, err := f.lines()
+	for _, l := range lines {
+		if l.Line >= 0 && l.Line < len(o.Lines) {
+			line := &o.Lines[l.Line]
+			named = append(named, figure{What: figureSale, Rate: line.VATRate, Group: line.Group, Gross: l.Amount})
+		}
+	}
+	if f.Delivery != nil {
+		named = append(named, figure{What: figureDelivery, Rate: o.DeliveryRate, Gross: *f.Delivery})
+	}
+	return addFigures(named), err
 }
 
 // grossOf returns the sum of the gross amounts of figures.
@@ -368,26 +377,14 @@ func (p *paidOrder) record(f *revenueFact) {
 	p.recorded[f.Source] = nets
 }
 
-// left returns what the order has sold, or with released what was charged and not accepted of it, less what the other
-// recorded refunds beside a refund give back of that. Once a refund gives back some of both, nothing is left of what
-// was not accepted, and left counts the two together.
-func (p *paidOrder) left(released bool, beside *refund) []figure {
-	left := soldFigures(p.order)
-	if released {
-		left = soldFigures(p.notAccepted())
-	}
-	both := !released && p.charged() && slices.ContainsFunc(p.refunds, func(f refund) bool {
-		return f.ID != beside.ID && f.ReleasedAmount > 0 && !f.Released && len(p.counted(f.ID)) > 0
-	})
-	if both {
-		left = append(left, soldFigures(p.notAccepted())...)
-	}
+// left returns what the order has sold, less what the other recorded refunds beside one give back of that.
+func (p *paidOrder) left(beside *refund) []figure {
+	left := soldFigures(p.sold())
 	for i := range p.refunds {
-		other := &p.refunds[i]
-		if other.ID == beside.ID || !both && (other.Released != released || other.ReleasedAmount%other.Amount != 0) {
+		if p.refunds[i].ID == beside.ID {
 			continue
 		}
-		for _, f := range p.counted(other.ID) {
+		for _, f := range p.counted(p.refunds[i].ID) {
 			if kind := figureKinds[f.What]; kind.of != "" && kind.taxed {
 				left = append(left, figure{kind.of, f.Rate, f.Group, -f.Gross, -f.VAT})
 			}
@@ -396,83 +393,42 @@ func (p *paidOrder) left(released bool, beside *refund) []figure {
 	return addFigures(left)
 }
 
-// counts reports whether the order has any revenue: it was paid and its total was not 0, or its guest was charged at
-// once.
+// counts reports whether the order has any revenue: it was paid and its total was not 0, or its money was captured
+// before it was accepted.
 func (p *paidOrder) counts() bool {
-	return p.wasPaid() && valueOr(p.Method, methodNone) != methodNone || p.charged()
+	return p.wasPaid() && valueOr(p.Method, methodNone) != methodNone || p.atOnce()
 }
 
 // dueSale returns what is to be recorded of the order's sale.
 func (p *paidOrder) dueSale() dueFact {
-	sold := p.order
-	if p.charged() { // refunds give back what was not accepted of it
-		sold = p.asOrdered()
-	}
 	if !p.counts() {
 		return dueFact{}
 	}
-	return dueFact{at: p.PaidAt, figures: saleFigures(sold)}
+	return dueFact{at: p.PaidAt, figures: saleFigures(p.sold())}
 }
 
-// dueRefund returns what is to be recorded of a refund. What is recorded of it stays as long as the refund counts and
-// has the same parts.
+// dueRefund returns what is to be recorded of a refund. What is recorded of it stays as long as the refund counts. What
+// it gives back of money that was captured beyond the sale is none.
 func (p *paidOrder) dueRefund(f *refund) (d dueFact, err error) {
 	d = dueFact{at: f.CreatedAt, thenAt: f.EndedAt}
-	if f.State != refundSucceeded || !p.counts() {
+	if f.State != refundSucceeded || !p.counts() || !p.soldBy(f.PaymentID) {
 		return d, nil
 	}
-	released, kept := p.partsOf(f)
-	all := refund{Amount: released.Amount + kept.Amount, Tip: released.Tip + kept.Tip,
-		VAT: mergeVAT(released.VAT, kept.VAT, 1)}
-	if d.figures = p.counted(f.ID); all.hasParts(d.figures) {
-		return d, nil
-	}
-	d.figures = nil
-	if released.Amount > 0 {
-		d.figures, err = refundFigures(p.notAccepted(), &released, p.left(true, f))
-	}
-	if err == nil && kept.Amount > 0 {
-		var figures []figure
-		figures, err = refundFigures(p.order, &kept, p.left(false, f))
-		d.figures = addFigures(append(d.figures, figures...))
+	if d.figures = p.counted(f.ID); d.figures == nil {
+		ofSale := *f
+		if p.payment != nil {
+			ofSale.Amount -= min(f.Amount-f.parts(), max(0, p.payment.Captured-p.sold().Total))
+		}
+		d.figures, err = refundFigures(p.order, &ofSale, p.left(f))
 	}
 	return d, err
-}
-
-// partsOf returns the two parts of a refund that count: of what was charged and not accepted, and of the total.
-func (p *paidOrder) partsOf(f *refund) (released, kept refund) {
-	refunds := slices.Clone(p.refunds)
-	d := p.divide(p.payment, refunds)
-	at := slices.IndexFunc(refunds, func(of refund) bool { return of.ID == f.ID })
-	if released, kept = d.released[at], f.less(&d.released[at]); !p.chargedBy(f.PaymentID) {
-		released = refund{}
-	}
-	if f.ofOrder(p.order) == 0 {
-		kept = refund{}
-	}
-	return released, kept
-}
-
-// hasParts reports whether figures give back as much of each rate of VAT, and of the tip, as the refund does.
-func (f *refund) hasParts(figures []figure) bool {
-	parts := []figure{{What: figureRefundTip, Gross: f.Tip}, {Gross: f.Amount - f.parts()}}
-	for _, sum := range f.VAT {
-		parts = append(parts, figure{Rate: sum.Rate, Gross: sum.Gross, VAT: sum.VAT})
-	}
-	for _, given := range negated(figures) {
-		if given.Group = ""; given.What != figureRefundTip {
-			given.What = ""
-		}
-		parts = append(parts, given)
-	}
-	return len(addFigures(parts)) == 0
 }
 
 // dueDispute returns what is to be recorded of a dispute: what it has taken, at first when it was opened, then each
 // change when the money moved.
 func (p *paidOrder) dueDispute(d *dispute) dueFact {
 	due := dueFact{at: d.OpenedAt, thenAt: d.MovedAt, moves: true}
-	if p.counts() && (p.paidWith(&d.PaymentID) || p.chargedBy(&d.PaymentID)) {
+	if p.counts() && p.soldBy(&d.PaymentID) {
 		due.figures = addFigures([]figure{{What: figureDispute, Gross: d.Taken}})
 	}
 	return due

@@ -178,7 +178,7 @@ func (h *revenueHistory) brought() (amount int64) {
 	for _, id := range h.orders {
 		o := h.row(id)
 		switch {
-		case o.charged():
+		case o.atOnce():
 			amount += o.OrderedTotal
 		case !o.wasPaid():
 			continue
@@ -271,8 +271,8 @@ func (h *revenueHistory) checkOrder(id string) {
 		all = append(all, f.Figures...)
 	}
 	want := []figure{}
-	if o.charged() {
-		want = saleFigures(o.asOrdered())
+	if o.atOnce() {
+		want = saleFigures(o.sold())
 	} else if o.wasPaid() && *o.Method != methodNone {
 		want = saleFigures(o)
 	}
@@ -469,7 +469,7 @@ func TestRevenue_lateFactsCountOnTheOpenDayAndLeaveTheFrozenOne(t *testing.T) {
 	if s.check(err); frozen.String() != "2026-05-02T07:00:00Z" {
 		t.Errorf("frozen at %s", frozen)
 	}
-	f := &refund{Amount: 900, Source: sourceProvider, MadeBy: actorTime,
+	f := &refund{Amount: 900, Kind: refundFound, MadeBy: actorTime,
 		CreatedAt: newStamp(moment(t, "2026-05-01T13:00:00Z"))}
 	s.at(t, "2026-05-04T12:00:00Z", func(t *tx) error { // found at the provider three days later
 		p, err := t.payment(*o.PaymentID)
@@ -482,7 +482,7 @@ func TestRevenue_lateFactsCountOnTheOpenDayAndLeaveTheFrozenOne(t *testing.T) {
 		}
 		m.add(f)
 		m.refunds[0].end("", t.now)
-		m.divide()
+		m.divideFound("")
 		return m.save(t, actorTime)
 	})
 	s.days("2026-05-01: CHF 59.00 0 late", "2026-05-04: CHF -9.00 1 late")

@@ -620,9 +620,8 @@ CREATE TABLE refunds (
   ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')), -- when its result was known
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account that owns the order
   delivery    INTEGER CHECK (delivery >= 0),                         -- of amount, for the delivery, as was asked for; NULL: not aimed at it
-  released    INTEGER NOT NULL DEFAULT 0 CHECK (released IN (0, 1)), -- 1: released_amount is all of it
-  asked       TEXT CHECK (json_type(asked) = 'object'),              -- what was asked for; NULL: all that was left, or nobody has asked, or before version 12
-  released_amount INTEGER NOT NULL DEFAULT 0 CHECK (released_amount >= 0) -- of amount, what gives back money that was captured and not accepted, so that it is no part of the order's total
+  kind        TEXT NOT NULL DEFAULT 'asked' CHECK (kind IN ('asked', 'not_accepted', 'found')), -- asked: by the restaurant; not_accepted: made since it was not accepted; found: made on the provider's own pages
+  asked       TEXT CHECK (json_type(asked) = 'object')               -- what was asked for; NULL: all that was left, or nobody has asked, or before version 12
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX refunds_order ON refunds (order_id, id);
 CREATE INDEX refunds_account ON refunds (account_id, id);

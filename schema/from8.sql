@@ -2,7 +2,8 @@
 -- beside the old ones (old_NAME). What this drops is done; all other tables are copied by the names of their columns.
 
 INSERT INTO refunds
-  SELECT f.*, (SELECT account_id FROM old_orders o WHERE o.id = f.order_id), NULL, 0, NULL, 0 FROM old_refunds f;
+  SELECT f.*, (SELECT account_id FROM old_orders o WHERE o.id = f.order_id), NULL,
+    iif(f.source = 'provider', 'found', 'asked'), NULL FROM old_refunds f;
 DROP TABLE old_refunds;
 
 INSERT INTO books_connections
