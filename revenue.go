@@ -296,7 +296,8 @@ func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
 func (o *order) namedBy(f *refund) (named []figure, err error) {
 	if f.Kind == refundNotAccepted && !o.dead() {
 		for _, l := range o.Lines {
-			named = append(named, figure{What: figureSale, Rate: l.VATRate, Group: l.Group, Gross: l.Gross - l.part(l.Accepted)})
+			left := l.Gross - l.part(l.Accepted)
+			named = append(named, figure{What: figureSale, Rate: l.VATRate, Group: l.Group, Gross: left})
 		}
 	}
 	lines, err := f.lines()
