@@ -111,30 +111,23 @@ const (
 
 // parseLogo reads a logo from a data: URI (RFC 2397). detail says to callers what is wrong; "": nothing is.
 func parseLogo(uri string) (l *logo, detail string) {
-	kind, data, ok := strings.Cut(strings.TrimPrefix(uri, "data:"), ";base64,")
+	kind, data, _ := strings.Cut(strings.TrimPrefix(uri, "data:"), ";base64,")
 	content, err := base64.StdEncoding.DecodeString(data)
 	width, height := 0, 0
-	switch {
-	case kind == svgType:
-		return nil, "An SVG may do more than draw: send a PNG."
-	case !ok, err != nil:
-		return nil, "This must be a data: URI in base64 of a PNG, JPEG or WebP (image/png, image/jpeg, image/webp)."
-	case len(content) > maxLogo:
-		return nil, "The picture has more than 32 KiB."
-	case kind == pictureType(content):
+	if err == nil && kind == pictureType(content) {
 		width, height = pictureSize(kind, content)
 	}
-	if min(width, height) < 1 || max(width, height) > maxLogoSide {
-		return nil, "This must be a PNG, JPEG or WebP, as its type says, of at most 1024 pixels each way, with " +
-			"nothing behind the picture."
+	switch {
+	case len(content) > maxLogo:
+		return nil, "The picture has more than 32 KiB."
+	case min(width, height) < 1, max(width, height) > maxLogoSide:
+		return nil, "This must be a data: URI in base64 of a PNG, JPEG or WebP, as its type says, of at most 1024 " +
+			"pixels each way, with nothing behind the picture. In place of an SVG, send a PNG."
 	}
 	return &logo{hex.EncodeToString(hashOf(string(content))), kind, content}, ""
 }
 
-// svgType is that of pictures which are refused.
-const svgType = "image/svg+xml"
-
-// pictureType returns the media type of a picture by its first bytes; of no other than an SVG, svgType.
+// pictureType returns the media type of a picture by its first bytes; "": it is of no type that a logo may have.
 func pictureType(content []byte) string {
 	switch s := string(content); {
 	case strings.HasPrefix(s, pngStart):
@@ -144,7 +137,7 @@ func pictureType(content []byte) string {
 	case strings.HasPrefix(s, "RIFF") && len(s) > 12 && s[8:12] == "WEBP":
 		return "image/webp"
 	}
-	return svgType
+	return ""
 }
 
 // logoURI returns the data: URI of a picture.
@@ -159,8 +152,10 @@ func pictureSize(kind string, content []byte) (width, height int) {
 		return pngSize(content[len(pngStart):])
 	case "image/jpeg":
 		return jpegSize(content[2:])
+	case "image/webp":
+		return webpSize(content[12:])
 	}
-	return webpSize(content[12:])
+	return 0, 0
 }
 
 // pngSize is pictureSize for the chunks of a PNG (PNG specification, section 5.3), of which the last must end it.
