@@ -181,6 +181,13 @@ var waysToBuild = map[string]wayToBuild{
 			$(".narrow a").click(); await got(1, "click"); $("style").textContent = ""; await settle()`,
 		posts: "click Pizza; view",
 	},
+	// Own: a page that somebody has given the present line, too, beside that of 1.1.0, which names its hash.
+	"both": {
+		head: "RELEASED", body: `<div>MENU FORM LINE</div>`,
+		do: `await number(); await got(1, "view"); $("a").click(); await got(1, "click"); await trap();
+			await send($("form")); return document.querySelectorAll("[name=website]").length + state($("form"))`,
+		shown: "1sent", posts: "click Pizza; lead; view",
+	},
 	// Own: a page that writes the number in its own way, for which the script must not fight.
 	"formats": {
 		body: `<div>MENU LINE</div>`,
@@ -220,7 +227,11 @@ func (g *scriptStage) serveWay(w http.ResponseWriter, r *http.Request) {
 // way puts the script's line, a menu and a form where a page names them.
 func (g *scriptStage) way(text string) string {
 	text = strings.NewReplacer("LINE", waysLine, "MENU", waysMenu, "FORM", waysForm).Replace(text)
-	return strings.NewReplacer("SERVICE", strings.TrimSuffix(g.web.URL, "/v1"), "WIDGET", g.widget).Replace(text)
+	source, err := scriptFiles.ReadFile("web/widget_1.js")
+	must(g.service.t, err)
+	released := strings.Replace(waysLine, "/widget.js", newWidgetScript(source, g.web.URL+"/v1").path, 1)
+	text = strings.ReplaceAll(text, "RELEASED", released)
+	return strings.NewReplacer("SERVICE", g.web.URL, "WIDGET", g.widget).Replace(text)
 }
 
 // Each page is opened in one browser, does what it does, and is left. What the service got then tells by its path
