@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"image"
 	"image/color"
+	"image/jpeg"
 	"image/png"
 	"os"
 	"path/filepath"
@@ -13,67 +15,68 @@ import (
 	"testing"
 )
 
-// svgOf is an SVG with something in it.
-func svgOf(inside string) string {
-	return `<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 40 40">` +
-		inside + `</svg>`
+// pngOf is a PNG of a size, with more in it.
+func pngOf(width, height int, more string) string {
+	chunk := func(kind, data string) string {
+		return string(binary.BigEndian.AppendUint32(nil, uint32(len(data)))) + kind + data + "\x00\x00\x00\x00"
+	}
+	size := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(width)), uint32(height))
+	return "\x89PNG\r\n\x1a\n" + chunk("IHDR", string(size)+"\x08\x06\x00\x00\x00") + chunk("IDAT", more) +
+		chunk("IEND", "")
 }
 
-// pngOf is the beginning of a PNG of a size.
-func pngOf(width, height byte) string {
-	return pngStart + string([]byte{0, 0, width, 0, 0, 0, height, 0, 8, 6, 0, 0, 0}) + "IDAT"
+// jpegOf is a JPEG of a size, whose frame has a marker.
+func jpegOf(marker byte, width, height uint16) string {
+	frame := []byte{0xff, marker, 0, 11, 8, byte(height >> 8), byte(height), byte(width >> 8), byte(width), 1, 0x11, 0}
+	return "\xff\xd8\xff\xe0\x00\x04ab\xff\xc4\x00\x04cd" + string(frame) + "\xff\xd9"
 }
 
-// asSVG and asPNG return a change of an account that gives it a logo.
-func asSVG(text string) string { return asPicture(svgType, text) }
-func asPNG(text string) string { return asPicture(pngType, text) }
-func asPicture(kind, text string) string {
-	return `{"logo":"data:` + kind + `;base64,` + base64.StdEncoding.EncodeToString([]byte(text)) + `"}`
+// webpOf is a WebP with a chunk.
+func webpOf(chunk string) string { return "RIFF\x00\x01\x00\x00WEBP" + chunk + "\x00\x00" }
+
+// logoOf returns a change of an account that gives it a logo.
+func logoOf(kind, text string) string {
+	return `{"logo":"data:image/` + kind + `;base64,` + base64.StdEncoding.EncodeToString([]byte(text)) + `"}`
 }
 
 // Against whoever gives an account a logo that runs, loads or fills the browser of a guest, is something else than it
-// says, or is hidden from the checks. Nothing has changed then.
+// says, or has something behind it. Nothing has changed then.
 func TestAccount_refusesALogoThatDoesMoreThanDraw(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t)
-	laughs := `<!DOCTYPE svg [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>`
+	const none = "\x00\x00\x00\x00\x00"
+	const svg = `<svg xmlns="http://www.w3.org/2000/svg"></svg>`
 	refused := map[string]string{
-		"script":                       asSVG(svgOf(`<script>alert(1)</script>`)),
-		"script of a prefix":           asSVG(svgOf(`<x:script xmlns:x="http://www.w3.org/2000/svg"/>`)),
-		"event":                        asSVG(svgOf(`<path d="M0 0" onload="alert(1)"/>`)),
-		"event of the root":            asSVG(`<svg xmlns="http://www.w3.org/2000/svg" onLoad="alert(1)"></svg>`),
-		"HTML":                         asSVG(svgOf(`<foreignObject><p xmlns="urn:x">x</p></foreignObject>`)),
-		"HTML without its element":     asSVG(svgOf(`<g xmlns="http://www.w3.org/1999/xhtml">x</g>`)),
-		"javascript: link":             asSVG(svgOf(`<linearGradient xlink:href="javascript:alert(1)"/>`)),
-		"link":                         asSVG(svgOf(`<a href="#x"><path d="M0 0"/></a>`)),
-		"picture of another site":      asSVG(svgOf(`<image href="https://evil.example/x.png"/>`)),
-		"gradient of another site":     asSVG(svgOf(`<linearGradient href="https://evil.example/x.svg#a"/>`)),
-		"fill of another site":         asSVG(svgOf(`<path d="M0 0" fill="url(https://evil.example/x.svg#a)"/>`)),
-		"fill that CSS escapes":        asSVG(svgOf(`<path d="M0 0" fill="\75rl(https:evil.example)"/>`)),
-		"fill that XML escapes":        asSVG(svgOf(`<path d="M0 0" fill="&#117;rl(x.svg)"/>`)),
-		"import":                       asSVG(svgOf(`<style>@import "x.css";</style>`)),
-		"style of another site":        asSVG(svgOf(`<style>path { fill: url( "x.svg" ) }</style>`)),
-		"style in parts":               asSVG(svgOf(`<style>path { fill: u<!-- -->rl(x.svg) }</style>`)),
-		"style around an element":      asSVG(svgOf(`<style>path { fill: u<g/>rl(x.svg) }</style>`)),
-		"base":                         asSVG(svgOf(`<g xml:base="https://evil.example/"/>`)),
-		"billion laughs":               asSVG(laughs + svgOf(`<text>&b;</text>`)),
-		"billion laughs of use":        asSVG(svgOf(`<g id="a"><path d="M0 0"/></g><use href="#a"/><use href="#a"/>`)),
-		"billion laughs of patterns":   asSVG(svgOf(`<pattern id="a"><path d="M0 0" fill="url(#b)"/></pattern>`)),
-		"animation":                    asSVG(svgOf(`<animate attributeName="href" to="javascript:alert(1)"/>`)),
-		"instruction":                  asSVG(`<?xml-stylesheet href="https://evil.example/x.css"?>` + svgOf("")),
-		"two roots":                    asSVG(svgOf("") + svgOf("")),
-		"no root":                      asSVG(""),
-		"another encoding":             asSVG("\xff\xfe<\x00s\x00v\x00g\x00"),
-		"an SVG of no namespace":       asSVG(`<svg><path d="M0 0"/></svg>`),
-		"an SVG that is HTML":          asSVG(`<html xmlns="http://www.w3.org/1999/xhtml"></html>`),
-		"a PNG that is HTML":           asPNG(`<html><script>alert(1)</script></html>`),
-		"a PNG of many pixels":         asPNG(pngOf(1, 255)),
-		"an SVG that says PNG":         asPNG(svgOf("")),
-		"a PNG that says SVG":          asSVG(pngOf(1, 1)),
-		"a PNG without a size":         asPNG(pngStart),
-		"too much":                     asPNG(pngOf(1, 1) + strings.Repeat("x", maxLogo-30)),
-		"HTML that says so":            asPicture("text/html", "<p>x"),
-		"an address":                   `{"logo":"https://evil.example/x.svg"}`,
+		"SVG":                          logoOf("svg+xml", svg),
+		"SVG in another encoding":      logoOf("svg+xml", "\xff\xfe<\x00s\x00v\x00g\x00"),
+		"an SVG that says PNG":         logoOf("png", svg),
+		"a PNG that says SVG":          logoOf("svg+xml", pngOf(1, 1, "")),
+		"a JPEG that says PNG":         logoOf("png", jpegOf(0xc0, 1, 1)),
+		"a PNG that is HTML":           logoOf("png", `<html><script>alert(1)</script></html>`),
+		"HTML that says so":            `{"logo":"data:text/html;base64,PHA+eA=="}`,
+		"a PNG that is too wide":       logoOf("png", pngOf(1025, 1, "")),
+		"a PNG that is too high":       logoOf("png", pngOf(1, 1<<24, "")),
+		"a PNG that is nothing":        logoOf("png", pngOf(0, 1, "")),
+		"a PNG with HTML behind it":    logoOf("png", pngOf(1, 1, "")+"<script>alert(1)</script>"),
+		"a PNG with another behind it": logoOf("png", pngOf(1, 1, "")+pngOf(1, 1, "")),
+		"a PNG that is cut off":        logoOf("png", pngOf(1, 1, "")[:40]),
+		"a PNG of its first bytes":     logoOf("png", pngOf(1, 1, "")[:8]),
+		"a PNG with a chunk too long":  logoOf("png", strings.Replace(pngOf(1, 1, ""), "\x00IDAT", "\xffIDAT", 1)),
+		"a JPEG that is too wide":      logoOf("jpeg", jpegOf(0xc0, 1025, 1)),
+		"a JPEG that is too high":      logoOf("jpeg", jpegOf(0xc2, 1, 65535)),
+		"a JPEG that tells later":      logoOf("jpeg", jpegOf(0xc0, 1, 0)),
+		"a JPEG without a frame":       logoOf("jpeg", "\xff\xd8\xff\xd9"),
+		"a JPEG that is cut off":       logoOf("jpeg", jpegOf(0xc0, 1, 1)[:20]),
+		"a JPEG of its first bytes":    logoOf("jpeg", "\xff\xd8\xff"),
+		"a WebP that is too wide":      logoOf("webp", webpOf("VP8X\x0a\x00\x00"+none+"\x00\x04"+none)),
+		"a WebP that is too high":      logoOf("webp", webpOf("VP8 \x0a"+none+"\x00\x9d\x01\x2a\x01\x00\x01\x04")),
+		"a lossless WebP, too wide":    logoOf("webp", webpOf("VP8L\x05\x00\x00\x00\x2f\x00\x04"+none)),
+		"a lossless WebP, too high":    logoOf("webp", webpOf("VP8L\x05\x00\x00\x00\x2f\x00\x00\x00\x01"+none)),
+		"a WebP of another kind":       logoOf("webp", webpOf("ALPH\x0a"+none+none+none)),
+		"a WebP that is cut off":       logoOf("webp", webpOf("VP8L")),
+		"a RIFF of another kind":       logoOf("webp", "RIFF"+none+none+none+none+none),
+		"too much":                     logoOf("png", pngOf(1, 1, strings.Repeat("x", 32<<10-56))),
+		"an address":                   `{"logo":"https://evil.example/x.png"}`,
 		"an address after a data: URI": `{"logo":"data:image/png;base64,!https://evil.example"}`,
 	}
 	admin := g.auth(g.account, scopeAdmin)
@@ -84,6 +87,11 @@ func TestAccount_refusesALogoThatDoesMoreThanDraw(t *testing.T) {
 		}
 	}
 	g.unchanged(before)
+	contains(t, g.do("PATCH", "/account", refused["SVG"], admin).body, "send a PNG")
+	file := filepath.Join(t.TempDir(), "logo.svg")
+	must(t, os.WriteFile(file, []byte(svg), 0o600))
+	_, err := g.command("account", "set", g.account, "-logo", file)
+	contains(t, fmt.Sprint(err), "send a PNG")
 }
 
 // TestAccount_hasALogoAsLongAsItSays: each account its own, two the same, none when it is removed.
@@ -91,25 +99,35 @@ func TestAccount_hasALogoAsLongAsItSays(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t)
 	admin := g.auth(g.account, scopeAdmin)
-	drawn := `<?xml version="1.0" encoding="UTF-8"?>` + svgOf(`<defs><linearGradient id="a"><stop offset="1"/>`+
-		`</linearGradient></defs><style>.a { fill: url(#a) }</style><path class="a" stroke="url('#a')" d="M0 0"/>`)
+	drawn := pngOf(1024, 1024, strings.Repeat("x", 32<<10-57))
 	hash := fmt.Sprintf("%x", hashOf(drawn))
 	address := "/logo/" + hash
 	g.get(address).is(404)
-	g.do("PATCH", "/account", asSVG(drawn), admin).is(200).holds(`logo="` + testBase + address + `"`)
-	logo := g.get(address, "Origin: https://evil.example").is(200).has("Content-Type: image/svg+xml",
+	g.do("PATCH", "/account", logoOf("png", drawn), admin).is(200).holds(`logo="` + testBase + address + `"`)
+	logo := g.get(address, "Origin: https://evil.example").is(200).has("Content-Type: image/png",
 		"X-Content-Type-Options: nosniff", "Cache-Control: public, max-age=31536000, immutable",
-		"Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; sandbox")
+		"Content-Security-Policy: default-src 'none'; sandbox")
 	equal(t, "the logo", logo.body, drawn)
 	other := g.addAccount("other")
-	file := filepath.Join(t.TempDir(), "logo.svg")
+	file := filepath.Join(t.TempDir(), "logo.png")
 	must(t, os.WriteFile(file, []byte(drawn), 0o600))
 	shown, err := g.command("account", "set", other, "-logo", file)
 	g.check(err)
 	contains(t, shown, address)
 	g.set("-logo", "")
 	g.get(address).is(200) // the other account has it
-	g.do("PATCH", "/account?account_id="+other, asPNG(pngOf(2, 1)), admin).is(200)
+	for kind, text := range map[string]string{"png": picturePNG(t, 2, 1), "jpeg": jpegOf(0xc2, 1024, 1024),
+		"webp": webpOf("VP8X\x0a\x00\x00\x00\x00\x00\x00\x00\xff\x03\x00\xff\x03\x00")} {
+		g.do("PATCH", "/account?account_id="+other, logoOf(kind, text), admin).is(200)
+		g.get("/logo/" + fmt.Sprintf("%x", hashOf(text))).is(200).has("Content-Type: image/" + kind)
+		must(t, os.WriteFile(file, []byte(text), 0o600))
+		_, err := g.command("account", "set", other, "-logo", file)
+		g.check(err)
+	}
+	for _, chunk := range []string{"VP8 \x0a\x00\x00\x00\x10\x00\x00\x9d\x01\x2a\x00\x44\x00\x44",
+		"VP8L\x05\x00\x00\x00\x2f\xff\xc3\xff\x00\x00\x00\x00\x00\x00"} {
+		g.do("PATCH", "/account?account_id="+other, logoOf("webp", webpOf(chunk)), admin).is(200)
+	}
 	g.get(address).is(404)
 	g.do("PATCH", "/account?account_id="+other, `{"logo":null}`, admin).is(200).holds("logo=null")
 	equal(t, "logos", g.count(`SELECT count(*) FROM logos`), 0)
@@ -163,7 +181,7 @@ func TestGuestPages_lookAsTheAccountOfTheOrderSays(t *testing.T) {
 	g := newGuestService(t)
 	open, paid := g.lunch(), g.inState(guestState{orderPaid, paymentCaptured, nil, nil})
 	g.page(open).is(200).shows("not <img", "not #1a6b3c")
-	g.do("PATCH", "/account", asSVG(svgOf("")), g.auth(g.account, scopeAdmin)).is(200)
+	g.do("PATCH", "/account", logoOf("png", pngOf(1, 1, "")), g.auth(g.account, scopeAdmin)).is(200)
 	other := g.addAccount("other")
 	g.do("PATCH", "/account?account_id="+other, `{"color":"#7a1fa2"}`, g.auth(g.account, scopeAdmin)).is(200)
 	g.set("-color", "#1a6b3c")
@@ -185,8 +203,8 @@ func TestOAuthPages_lookAsTheirAccountSays(t *testing.T) {
 	other := s.addAccount("Bistro")
 	s.must("account", "set", s.account, "-color", "#1a6b3c")
 	s.must("account", "set", other, "-color", "#7a1fa2")
-	file := filepath.Join(t.TempDir(), "logo.svg")
-	must(t, os.WriteFile(file, []byte(svgOf("")), 0o600))
+	file := filepath.Join(t.TempDir(), "logo.png")
+	must(t, os.WriteFile(file, []byte(pngOf(1, 1, "")), 0o600))
 	s.must("account", "set", s.account, "-logo", file)
 	logo := `<img src="../logo/`
 	(&visitor{service: s}).authorize(p.askFor(), nil).is(200).shows("<h1>Sign in to main</h1>", logo, "#1a6b3c",
@@ -217,11 +235,9 @@ func TestPages_ofThreeAccountsInABrowser(t *testing.T) {
 	b.emulate("Emulation.setEmulatedMedia",
 		node{"features": []any{node{"name": "prefers-color-scheme", "value": "dark"}}})
 	for i, look := range []struct{ name, color, logo string }{
-		{"Trattoria Roma", "#1a6b3c", svgOf(`<circle cx="20" cy="20" r="19" fill="#1a6b3c"/>` +
-			`<path d="M12 28 20 9l8 19z" fill="#fff"/>`)},
+		{"Trattoria Roma", "#1a6b3c", picturePNG(t, 40, 40)},
 		{"Bistro zur Alten Post, Solothurn", "#b3261e", picturePNG(t, 160, 80)},
-		{"Kafé Nord", "#6a3fb5", `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 120 40"><rect width="120" ` +
-			`height="40" rx="6" fill="#222"/><text x="14" y="27" font-size="20" fill="#fff">NORD</text></svg>`},
+		{"Kafé Nord", "#6a3fb5", pictureJPEG(t, 120, 40)},
 	} {
 		file := filepath.Join(t.TempDir(), "logo")
 		must(t, os.WriteFile(file, []byte(look.logo), 0o600))
@@ -255,11 +271,21 @@ func TestPages_ofThreeAccountsInABrowser(t *testing.T) {
 	b.find(`//button[text()="Copied"]`)
 }
 
-// picturePNG is a PNG of one colour.
+// picturePNG and pictureJPEG are pictures of one colour.
 func picturePNG(t *testing.T, width, height int) string {
 	t.Helper()
-	picture := image.NewPaletted(image.Rect(0, 0, width, height), color.Palette{color.RGBA{0xb3, 0x26, 0x1e, 0xff}})
 	var out bytes.Buffer
-	must(t, png.Encode(&out, picture))
+	must(t, png.Encode(&out, picture(width, height)))
 	return out.String()
+}
+
+func pictureJPEG(t *testing.T, width, height int) string {
+	t.Helper()
+	var out bytes.Buffer
+	must(t, jpeg.Encode(&out, picture(width, height), nil))
+	return out.String()
+}
+
+func picture(width, height int) image.Image {
+	return image.NewPaletted(image.Rect(0, 0, width, height), color.Palette{color.RGBA{0xb3, 0x26, 0x1e, 0xff}})
 }

@@ -45,7 +45,8 @@ var (
 	optColor = option{name: "color", value: "#RRGGBB", member: "color",
 		help: "the colour of links and buttons on the account's pages, as #1a6b3c; an empty one removes it"}
 	optLogo = option{name: "logo", value: "FILE", member: "logo", reads: asLogo,
-		help: "the logo on the account's pages: an SVG or a PNG of at most 32 KiB; an empty one removes it"}
+		help: "the logo on the account's pages: a PNG, JPEG or WebP of at most 1024 pixels each way and 32 KiB; " +
+			"an empty one removes it"}
 	optIssuer = option{name: "issuer", value: "yes|no", member: "issuer", reads: asYesOrNo,
 		help: "whether the account's own tokens may issue and change its licences, with licenses:write; by default " +
 			"only those of the main account may"}

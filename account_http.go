@@ -124,5 +124,5 @@ func (s *server) showLogo(ctx context.Context, c *call) (any, error) {
 	}
 	return &reply{status: http.StatusOK, body: l.Content, headers: []header{{"Content-Type", l.Type},
 		{"Cache-Control", "public, max-age=31536000, immutable"},
-		{"Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox"}}}, nil
+		{"Content-Security-Policy", "default-src 'none'; sandbox"}}}, nil
 }

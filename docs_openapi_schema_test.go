@@ -316,7 +316,7 @@ func judgePage(status int, header http.Header, body []byte) (faults []string) {
 		}
 	case strings.HasPrefix(header.Get("Content-Type"), "image/"):
 		want = map[string]string{"Cache-Control": "public, max-age=31536000, immutable",
-			"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+			"Content-Security-Policy": "default-src 'none'; sandbox"}
 	case header.Get("Content-Disposition") != "":
 		want["Content-Type"] = "application/jwt"
 		if header.Get("Content-Security-Policy") == "" {

@@ -138,6 +138,14 @@ func (in *input) text(name string, n need, max int, check textCheck) string {
 	return strings.Clone(v.text) // else it would keep the whole body in memory
 }
 
+// trim takes what nobody sees from around a member that is a text, before it is read.
+func (in *input) trim(name string) {
+	if v, ok := in.body.member(name); ok && v.kind == jsonString {
+		v.open()
+		v.text = trimUnseen(v.text)
+	}
+}
+
 // field returns a field of a form as it was sent, and "" if there is none.
 func (in *input) field(name string) string {
 	if v, ok := in.body.member(name); ok {

@@ -80,7 +80,7 @@ func checkLeadField(m jsonMember) (code, detail string) {
 		return "invalid_name", fmt.Sprintf("A name begins with a letter and has at most %d lower-case letters, "+
 			"digits, - and _.", maxLeadFieldName)
 	case m.value.kind != jsonString:
-		return "wrong_type", fmt.Sprintf("This must be a string, not %s.", m.value.kind)
+		return "wrong_type", fmt.Sprintf("This must be a string, not %s: a file can't be sent.", m.value.kind)
 	}
 	return checkLines(m.value.text, maxLeadFieldValue)
 }

@@ -30,16 +30,17 @@ var leadCommands = []command{
 }
 
 func leadsErase(e *env) error {
-	if _, detail := checkEmail(e.args[0]); detail != "" {
-		return usageError(fmt.Sprintf("%q is no e-mail address: %s", printable(e.args[0]), detail))
+	email := trimUnseen(e.args[0])
+	if _, detail := checkEmail(email); detail != "" {
+		return usageError(fmt.Sprintf("%q is no e-mail address: %s", printable(email), detail))
 	}
 	return e.withStore(func(st *store) error {
-		erased, err := st.eraseLeads(e.ctx, anyAccount, e.args[0])
+		erased, err := st.eraseLeads(e.ctx, anyAccount, email)
 		if err != nil {
 			return err
 		}
 		note, copies := e.eraseFromWAL(st, "the address")
-		similar, more, err := st.within(e.ctx).similarAddresses(anyAccount, e.args[0], maxSimilar)
+		similar, more, err := st.within(e.ctx).similarAddresses(anyAccount, email, maxSimilar)
 		if err != nil {
 			return fmt.Errorf("%d erased, but not compared with other addresses: %w", erased, err)
 		}

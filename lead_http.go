@@ -70,6 +70,7 @@ func (a *leadAPI) createLead(ctx context.Context, c *call) (any, error) {
 // readLead reads what a form sends (contract, section 3). website is an input that only bots see, and fill in.
 func readLead(in *input) (l lead, website string) {
 	l.Type = in.text("type", required, 32, checkLeadType)
+	in.trim("email")
 	l.Email = normalEmail(in.text("email", required, 254, checkEmail))
 	l.Source = nilIfEmpty(in.text("source", optional, 100, nil))
 	page, _, _ := strings.Cut(in.text("page", optional, 2048, checkPage), "?")
@@ -93,7 +94,7 @@ type trappedLeads struct {
 }
 
 // pretend looks like addLead to the sender of a lead: it returns an id, and a new submission
-// waits for a commit. But it keeps nothing of the lead in the database.
+// waits for a commit. But it keeps nothing of the lead in the database but that there was one.
 func (m *trappedLeads) pretend(t *tx, l lead, website string) (id string) {
 	key := sha256.Sum256(append(l.digest(), website...))
 	m.mu.Lock()
@@ -104,7 +105,7 @@ func (m *trappedLeads) pretend(t *tx, l lead, website string) (id string) {
 	makeRoom(m.ids, key, maxTrappedLeads)
 	id = t.newID("lead")
 	m.ids[key] = id
-	t.writeProbe()
+	t.countTrapped(l.AccountID)
 	return id
 }
 
@@ -129,6 +130,7 @@ type eraseResponse struct {
 // eraseLeads removes every lead of an address, then truncates the write-ahead log, which
 // still holds the address.
 func (s *server) eraseLeads(ctx context.Context, c *call) (any, error) {
+	c.in.trim("email")
 	email := c.in.text("email", required, 254, checkEmail)
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {

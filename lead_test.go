@@ -123,6 +123,7 @@ func TestLead_inTheTrapForBotsIsAnsweredAsOneThatIsKept(t *testing.T) {
 		s.counts(3, `SELECT count(*) FROM leads`)
 		equal(t, "a bot sees", story(trapped), kept)
 		s.counts(3, `SELECT count(*) FROM leads`)
+		s.counts(3, `SELECT sum(n) FROM daily_counts WHERE name GLOB 'trapped_acct_*'`)
 		equal(t, "files with what the bot sent", traces(t, s.dir, "spam.example"), nil)
 	})
 }

@@ -521,9 +521,9 @@ func newLicenseKey() string {
 // ASCII letters and digits may be typed in upper or lower case, with dashes and white space
 // anywhere, and with O for 0 and I or L for 1. Its check symbol need not be right, because other
 // vendors' keys have that shape too: see mistyped. Any other text of 16 to 255 visible ASCII
-// characters is returned unchanged. Errors: errKeyMalformed.
+// characters is returned as it is, without what nobody sees around it. Errors: errKeyMalformed.
 func parseLicenseKey(s string) (licenseKey, error) {
-	if len(s) > maxKeyBytes {
+	if s = trimUnseen(s); len(s) > maxKeyBytes {
 		return "", errKeyMalformed
 	}
 	isSeparator := func(r rune) bool { return unicode.IsSpace(r) || unicode.Is(unicode.Pd, r) }

@@ -66,6 +66,7 @@ func readDevice(in *input, n need) *deviceRequest {
 		in.wrong("license_key", "required",
 			"A licence key is required, or a device token in the Authorization header.")
 	}
+	in.trim("license_key")
 	if v := in.member("license_key", jsonString, optional); v != nil {
 		if code, detail := checkText(v.text, optional, maxBody); code != "" {
 			// parseLicenseKey alone would ignore white space.

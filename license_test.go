@@ -118,6 +118,7 @@ func TestLicenseKey_readsTheSameHoweverItIsTyped(t *testing.T) {
 		"en dashes":           grouped("–"),
 		"non-breaking dashes": grouped("\u2011"),
 		"spaces around":       "  " + plain + " ",
+		"unseen ones around":  "\u00a0\ufeff" + grouped("-") + "\u200b\r\n",
 		"dashes anywhere":     "-" + plain[:1] + "--" + plain[1:] + "-",
 		"every other lower":   strings.ToLower(plain[:12]) + plain[12:],
 		"O for 0":             spelled(3, "O"),
@@ -137,6 +138,18 @@ func TestLicenseKey_readsTheSameHoweverItIsTyped(t *testing.T) {
 			if err == nil && (got == want || hasOwnShape(string(got)) && !got.mistyped()) {
 				t.Fatalf("%q at %d reads as %q", bad, i, got)
 			}
+		}
+	}
+}
+
+func TestLicenseKey_ofAnotherVendorIsReadWithoutWhatNobodySeesAroundIt(t *testing.T) {
+	t.Parallel()
+	key, err := parseLicenseKey("\u00a0\t\u200bAbCd-1234_*efgh9\u200d\u2060\ufeff \n")
+	equal(t, "a key", key, licenseKey("AbCd-1234_*efgh9"))
+	must(t, err)
+	for _, bad := range []string{"AbCd-1234\u200b_*efgh9", "AbCd 1234_*efgh9", " AbCd-1234_*efgh \u200b"} {
+		if key, err := parseLicenseKey(bad); err == nil {
+			t.Errorf("%q reads as %q", bad, key)
 		}
 	}
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
-	"encoding/xml"
 	"fmt"
+	"html"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // A picture has a bar for each value, as an SVG image that works in an <img> or within a page. It is 400
@@ -99,7 +101,10 @@ func barsPath(values []int64, most int64) string {
 
 // xmlText returns a text escaped for XML; what XML can't hold becomes U+FFFD.
 func xmlText(s string) string {
-	var b strings.Builder
-	xml.EscapeText(&b, []byte(s)) // a strings.Builder never fails
-	return b.String()
+	return html.EscapeString(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r&0xfffe == 0xfffe {
+			return utf8.RuneError
+		}
+		return r
+	}, s))
 }

@@ -340,10 +340,10 @@ CREATE TABLE legacy_calls (
 ) STRICT, WITHOUT ROWID;
 
 -- What the service counts and no other table holds: how often it was on a business day of the main account. The names
--- are the program's own, at most 60 a day.
+-- are the program's own, at most 60 a day; and on a UTC day one of each account for what the trap for bots caught.
 CREATE TABLE daily_counts (
   day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- the business day: 2026-11-21
-  name       TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 40),    -- what: "verified", "refused_429"
+  name       TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 40),    -- what: "verified", "refused_429", "trapped_acct_…"
   n          INTEGER NOT NULL CHECK (n >= 0),                        -- how often; of file_bytes, the size of the file
   PRIMARY KEY (day, name)
 ) STRICT, WITHOUT ROWID;
@@ -428,7 +428,7 @@ CREATE TABLE deliveries (
 -- The logos of accounts. Two that have the same have one row.
 CREATE TABLE logos (
   hash    TEXT PRIMARY KEY CHECK (length(hash) = 64),                -- SHA-256 of the content, hexadecimal
-  type    TEXT NOT NULL CHECK (type IN ('image/svg+xml', 'image/png')), -- its media type
+  type    TEXT NOT NULL CHECK (type IN ('image/png', 'image/jpeg', 'image/webp')), -- its media type
   content BLOB NOT NULL CHECK (length(content) <= 32768)             -- as it was given
 ) STRICT;
 

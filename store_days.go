@@ -3,18 +3,20 @@ package main
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // What days have brought: in daily_counts what the service counts, and what other tables hold.
 
-// The names in daily_counts are a closed list, of which no caller chooses any: those of daySeriesOf, and with
-// countWithin how many answers took at most so many microseconds.
+// The names in daily_counts are a closed list, of which no caller chooses any: those of daySeriesOf, with countWithin
+// how many answers took at most so many microseconds, and one with trappedOf for each account.
 const (
 	countVerified    = "verified"
 	countFailedSends = "failed_sends"
 	countRefused     = "refused_%d"
 	countWithin      = "within_%08d"
 	countFileBytes   = "file_bytes" // set, not added
+	trappedOf        = "trapped_"   // with the id of an account
 
 	keepCounts = 400 // days
 )
@@ -32,6 +34,28 @@ func (t *tx) addDayCounts(day string, counts map[string]int64) {
 		SELECT ?, 'proof_hours', max(0, (strftime('%s', ?) - strftime('%s', min(proved_at))) / 3600)
 		FROM proofs WHERE true HAVING min(proved_at) IS NOT NULL ON CONFLICT DO UPDATE SET n = excluded.n`, day, t.now)
 	t.exec(`DELETE FROM daily_counts WHERE day < date(?, ?)`, day, fmt.Sprint(-keepCounts, " days"))
+}
+
+// countTrapped counts a lead of an account that the trap for bots has caught, on the UTC day.
+func (t *tx) countTrapped(accountID string) {
+	t.exec(`INSERT INTO daily_counts (day, name, n) VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET n = n + 1`,
+		t.now.Format(time.DateOnly), trappedOf+accountID)
+}
+
+// trapped returns how many leads of an owner the trap for bots has caught on the UTC days from one date to another. It
+// looks for a row of each of them.
+func (q *queries) trapped(o owner, from, to time.Time) (n int64, err error) {
+	first := trappedOf + o.account
+	last := first
+	if o.every {
+		last += "~"
+	}
+	var days []string
+	for day := from; !day.After(to); day = day.AddDate(0, 0, 1) {
+		days = append(days, day.Format(time.DateOnly))
+	}
+	return oneValue[int64](q, `SELECT coalesce(sum(n), 0) FROM json_each(?) d, daily_counts c
+		WHERE c.day = d.value AND c.name BETWEEN ? AND ?`, string(encodeJSON(days)), first, last)
 }
 
 // A daySeries is one kind of number that each day has.

@@ -1,16 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/xml"
-	"fmt"
-	"io"
 	"math"
-	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -95,7 +89,7 @@ func checkColor(s string) (code, detail string) {
 // A logo is a picture that pages show beside the name of an account.
 type logo struct {
 	Hash    string // hexadecimal SHA-256 of Content, by which it is served
-	Type    string // image/svg+xml or image/png
+	Type    string // image/png, image/jpeg or image/webp
 	Content []byte
 }
 
@@ -109,123 +103,105 @@ func (l *logo) name() *string {
 
 const (
 	maxLogo     = 32 << 10         // bytes
-	maxLogoSide = 2048             // pixels of a PNG
+	maxLogoSide = 1024             // pixels
 	maxLogoURI  = maxLogo*4/3 + 40 // characters
 
-	svgType = "image/svg+xml"
-	pngType = "image/png"
+	pngStart = "\x89PNG\r\n\x1a\n" // PNG specification, section 5.2
 )
 
 // parseLogo reads a logo from a data: URI (RFC 2397). detail says to callers what is wrong; "": nothing is.
 func parseLogo(uri string) (l *logo, detail string) {
-	kind, data, ok := strings.Cut(strings.TrimPrefix(uri, "data:"), ";base64,")
+	kind, data, _ := strings.Cut(strings.TrimPrefix(uri, "data:"), ";base64,")
 	content, err := base64.StdEncoding.DecodeString(data)
-	l = &logo{hex.EncodeToString(hashOf(string(content))), kind, content}
+	width, height := 0, 0
+	if err == nil && kind == pictureType(content) {
+		width, height = pictureSize(kind, content)
+	}
 	switch {
-	case !ok, err != nil, kind != svgType && kind != pngType:
-		return nil, "This must be a data: URI in base64 of an SVG (image/svg+xml) or a PNG (image/png)."
 	case len(content) > maxLogo:
 		return nil, "The picture has more than 32 KiB."
-	case kind == svgType:
-		return l, checkSVG(content)
+	case min(width, height) < 1, max(width, height) > maxLogoSide:
+		return nil, "This must be a data: URI in base64 of a PNG, JPEG or WebP, as its type says, of at most 1024 " +
+			"pixels each way, with nothing behind the picture. In place of an SVG, send a PNG."
 	}
-	return l, checkPNG(content)
+	return &logo{hex.EncodeToString(hashOf(string(content))), kind, content}, ""
 }
 
-// pngStart is what a PNG begins with, before its width and height (PNG specification, sections 5.2 and 11.2.1).
-const pngStart = "\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR"
-
-// checkPNG refuses what is no PNG, and one whose size would have a browser take much memory. It returns
-// the detail of a problem, or "".
-func checkPNG(content []byte) (detail string) {
-	size, ok := bytes.CutPrefix(content, []byte(pngStart))
-	if !ok || len(size) < 8 ||
-		max(binary.BigEndian.Uint32(size), binary.BigEndian.Uint32(size[4:])) > maxLogoSide {
-		return fmt.Sprintf("This must be a PNG of at most %d pixels each way.", maxLogoSide)
+// pictureType returns the media type of a picture by its first bytes; "": it is of no type that a logo may have.
+func pictureType(content []byte) string {
+	switch s := string(content); {
+	case strings.HasPrefix(s, pngStart):
+		return "image/png"
+	case strings.HasPrefix(s, "\xff\xd8\xff"):
+		return "image/jpeg"
+	case strings.HasPrefix(s, "RIFF") && len(s) > 12 && s[8:12] == "WEBP":
+		return "image/webp"
 	}
 	return ""
 }
 
 // logoURI returns the data: URI of a picture.
 func logoURI(content []byte) string {
-	kind := svgType
-	if bytes.HasPrefix(content, []byte("\x89PNG")) {
-		kind = pngType
-	}
-	return "data:" + kind + ";base64," + base64.StdEncoding.EncodeToString(content)
+	return "data:" + pictureType(content) + ";base64," + base64.StdEncoding.EncodeToString(content)
 }
 
-// svgElements are the elements that a logo may have: those that draw, and none that runs, embeds, repeats or links.
-var svgElements = strings.Fields("svg g defs title desc path rect circle ellipse line polyline polygon text tspan " +
-	"linearGradient radialGradient stop clipPath style")
-
-// Of what an SVG says, localURL is a reference to one of its own elements, and svgForbidden what may lead out of it or
-// hide that: other references, functions and rules of CSS that load something, and escapes.
-var (
-	localURL     = regexp.MustCompile(`url\(\s*["']?#[\w.-]+["']?\s*\)`)
-	svgForbidden = regexp.MustCompile(`(?i)//|\\|@|url|src|image|import|expression|(java|vb)script|data:`)
-)
-
-// checkSVG refuses an SVG that may do more than draw a picture of a bounded size. It returns the detail of a
-// problem, or "".
-func checkSVG(content []byte) (detail string) {
-	in, depth, roots := xml.NewDecoder(bytes.NewReader(content)), 0, 0
-	var style []byte // text of the element style that is being read; nil: none is
-	for {
-		token, err := in.Token()
-		if err == io.EOF && roots == 1 {
-			return ""
-		} else if err != nil {
-			return "This is not an SVG: it can't be read as XML."
-		}
-		switch v := token.(type) {
-		case xml.StartElement:
-			if depth++; depth == 1 {
-				roots++
-			}
-			if detail := checkSVGElement(&v, depth == 1 || style != nil); detail != "" {
-				return detail
-			}
-			if v.Name.Local == "style" {
-				style = []byte{}
-			}
-		case xml.EndElement:
-			depth--
-			if svgForbidden.Match(localURL.ReplaceAll(style, nil)) {
-				return "The style of the SVG must not refer to anything but ids in it, nor have @-rules or escapes."
-			}
-			style = nil
-		case xml.CharData:
-			if style != nil {
-				style = append(style, v...)
-			}
-		case xml.Directive:
-			return "The SVG must not have a DOCTYPE or declare entities."
-		case xml.ProcInst:
-			if v.Target != "xml" {
-				return "The SVG must not have processing instructions."
-			}
-		}
+// pictureSize returns how wide and high a picture of a type is, in pixels, as its header says; 0: it is none.
+func pictureSize(kind string, content []byte) (width, height int) {
+	switch kind {
+	case "image/png":
+		return pngSize(content[len(pngStart):])
+	case "image/jpeg":
+		return jpegSize(content[2:])
+	case "image/webp":
+		return webpSize(content[12:])
 	}
+	return 0, 0
 }
 
-// checkSVGElement is checkSVG for an element and its attributes. root: only the element svg may be here.
-func checkSVGElement(e *xml.StartElement, root bool) (detail string) {
-	name := e.Name.Local
-	if e.Name.Space != "http://www.w3.org/2000/svg" || !slices.Contains(svgElements, name) || root != (name == "svg") {
-		return fmt.Sprintf("The SVG must not have <%.40s> here: it may have %s.", printable(name),
-			strings.Join(svgElements, ", "))
-	}
-	for _, a := range e.Attr {
-		name := strings.ToLower(a.Name.Local)
-		isLink := name == "href" || name == "src"
-		switch {
-		case a.Name.Space == "xmlns" || a.Name.Space == "" && name == "xmlns":
-		case strings.HasPrefix(name, "on"), isLink && !strings.HasPrefix(a.Value, "#"),
-			svgForbidden.MatchString(localURL.ReplaceAllString(a.Value, "")):
-			return fmt.Sprintf("The SVG must not have the attribute %.40s with that value: no scripts, and no "+
-				"references but to ids in it.", printable(a.Name.Local))
+// pngSize is pictureSize for the chunks of a PNG (PNG specification, section 5.3), of which the last must end it.
+func pngSize(chunks []byte) (width, height int) {
+	rest := chunks
+	for len(rest) >= 12 {
+		kind, end := string(rest[4:8]), 12+int64(binary.BigEndian.Uint32(rest))
+		if end > int64(len(rest)) {
+			break
+		}
+		if rest = rest[end:]; kind == "IEND" && len(rest) == 0 && string(chunks[4:8]) == "IHDR" && len(chunks) >= 16 {
+			return bigSide(chunks[8:]), bigSide(chunks[12:])
 		}
 	}
-	return ""
+	return 0, 0
+}
+
+// bigSide reads 32 bits; what is more than any side is as much as that.
+func bigSide(b []byte) int { return int(min(binary.BigEndian.Uint32(b), maxLogoSide+1)) }
+
+// jpegSize is pictureSize for the segments of a JPEG (ITU-T T.81, section B.2), of which the first frame tells.
+func jpegSize(rest []byte) (width, height int) {
+	for len(rest) >= 9 && rest[0] == 0xff {
+		marker, length := rest[1], int(binary.BigEndian.Uint16(rest[2:]))
+		if marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc {
+			return int(binary.BigEndian.Uint16(rest[7:])), int(binary.BigEndian.Uint16(rest[5:]))
+		}
+		rest = rest[min(2+length, len(rest)):]
+	}
+	return 0, 0
+}
+
+// webpSize is pictureSize for the first chunk of a WebP (RFC 9649, sections 2.5 to 2.7).
+func webpSize(chunk []byte) (width, height int) {
+	if len(chunk) < 18 {
+		return 0, 0
+	}
+	b, little := chunk[8:], binary.LittleEndian
+	switch string(chunk[:4]) {
+	case "VP8 ":
+		return int(little.Uint16(b[6:]) & 0x3fff), int(little.Uint16(b[8:]) & 0x3fff)
+	case "VP8L":
+		sides := little.Uint32(b[1:])
+		return int(sides&0x3fff) + 1, int(sides>>14&0x3fff) + 1
+	case "VP8X":
+		return int(little.Uint32(b[3:])>>8) + 1, int(little.Uint32(b[6:])>>8) + 1
+	}
+	return 0, 0
 }

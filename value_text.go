@@ -144,6 +144,12 @@ func printableBut(s, kept string) string {
 	}, s)
 }
 
+// trimUnseen returns a text without what nobody sees around it, and so pastes with it: white space, also no-break, and
+// characters without width.
+func trimUnseen(s string) string {
+	return strings.TrimFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.Is(unicode.Cf, r) })
+}
+
 // cutText returns at most max characters of a text.
 func cutText(s string, max int) string {
 	if runes := []rune(s); len(runes) > max {

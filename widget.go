@@ -218,7 +218,7 @@ type statsReport struct {
 	To        string       `json:"to"`
 	Interval  string       `json:"interval"`
 	Timezone  string       `json:"timezone"`
-	Totals    shownCounts  `json:"totals"`
+	Totals    shownTotals  `json:"totals"`
 	Series    []shownPoint `json:"series"`
 	TopItems  []shownItem  `json:"top_items,omitzero"`
 	TopPages  []shownPage  `json:"top_pages,omitzero"`
@@ -231,6 +231,12 @@ type shownCounts struct {
 	Visitors int64  `json:"visitors"`
 	Clicks   int64  `json:"clicks"`
 	Orders   *int64 `json:"orders,omitempty"`
+}
+
+// shownTotals are the counts of a range. Those of an account have how many leads the trap for bots has caught.
+type shownTotals struct {
+	shownCounts
+	Trapped *int64 `json:"trapped,omitempty"`
 }
 
 // add adds counts, if the caller may see all of them.
@@ -263,7 +269,7 @@ type shownPage struct {
 // report returns the report of a range with what a series has counted, with or without the orders.
 func (r statsRange) report(s *series, withOrders bool) *statsReport {
 	report := &statsReport{From: r.From.Format(time.DateOnly), To: r.To.Format(time.DateOnly), Interval: r.Interval,
-		Timezone: r.Zone.String(), Totals: s.totals, Series: s.points}
+		Timezone: r.Zone.String(), Totals: shownTotals{s.totals, nil}, Series: s.points}
 	if !withOrders {
 		report.Totals.Orders = nil
 		for i := range report.Series {
@@ -315,8 +321,13 @@ func reportWidgets(q *queries, o owner, r statsRange) (*statsReport, error) {
 			sum.add(p, c)
 		}
 	})
+	if err != nil {
+		return nil, err
+	}
 	report := r.report(sum, true)
 	report.AccountID, report.Widgets = o.account, rows
+	trapped, err := q.trapped(o, r.From, r.To)
+	report.Totals.Trapped = &trapped
 	return report, err
 }
 

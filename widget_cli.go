@@ -161,6 +161,9 @@ func (r *statsReport) print(e *env) error {
 	if r.Widget != "" {
 		head = append([]detail{{"widget", r.Widget}, {"name", r.Name}}, head...)
 	}
+	if r.Totals.Trapped != nil {
+		head = append(head, detail{"trapped", countOf(*r.Totals.Trapped, "lead") + " of bots"})
+	}
 	err := e.printDetails(r, head)
 	fmt.Fprintln(e.stdout)
 	err = errors.Join(err, r.printBars(e))

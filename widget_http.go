@@ -291,7 +291,7 @@ func (q *statsQuery) answer(c *call, body taggedBody) *reply {
 		headers: []header{{"Cache-Control", caching}, {"Vary", "Authorization"}}}
 	if q.picture != "" {
 		answer.headers = append(answer.headers, header{"Content-Type", "image/svg+xml"},
-			header{"Content-Security-Policy", picturePolicy})
+			header{"Content-Security-Policy", picturePolicy}, header{"Cross-Origin-Resource-Policy", "cross-origin"})
 	}
 	return answer
 }

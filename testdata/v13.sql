@@ -338,10 +338,10 @@ CREATE TABLE legacy_calls (
 ) STRICT, WITHOUT ROWID;
 
 -- What the service counts and no other table holds: how often it was on a business day of the main account. The names
--- are the program's own, at most 60 a day.
+-- are the program's own, at most 60 a day; and on a UTC day one of each account for what the trap for bots caught.
 CREATE TABLE daily_counts (
   day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- the business day: 2026-11-21
-  name       TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 40),    -- what: "verified", "refused_429"
+  name       TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 40),    -- what: "verified", "refused_429", "trapped_acct_…"
   n          INTEGER NOT NULL CHECK (n >= 0),                        -- how often; of file_bytes, the size of the file
   PRIMARY KEY (day, name)
 ) STRICT, WITHOUT ROWID;
@@ -426,7 +426,7 @@ CREATE TABLE deliveries (
 -- The logos of accounts. Two that have the same have one row.
 CREATE TABLE logos (
   hash    TEXT PRIMARY KEY CHECK (length(hash) = 64),                -- SHA-256 of the content, hexadecimal
-  type    TEXT NOT NULL CHECK (type IN ('image/svg+xml', 'image/png')), -- its media type
+  type    TEXT NOT NULL CHECK (type IN ('image/png', 'image/jpeg', 'image/webp')), -- its media type
   content BLOB NOT NULL CHECK (length(content) <= 32768)             -- as it was given
 ) STRICT;
 
@@ -1282,6 +1282,7 @@ INSERT INTO legacy_calls (day, path, caller, calls, last_at) VALUES ('2026-07-01
 
 INSERT INTO daily_counts (day, name, n) VALUES ('2026-11-21', 'file_bytes', 733184);
 INSERT INTO daily_counts (day, name, n) VALUES ('2026-11-21', 'refused_429', 3);
+INSERT INTO daily_counts (day, name, n) VALUES ('2026-11-21', 'trapped_acct_00000000000000000000000001', 12);
 
 INSERT INTO webhooks (id, account_id, url, types, description, state, reason, secret_number, rotated_at, failing_since, test_seq, made_by, created_at, updated_at) VALUES ('whe_00000000000000000000000001', 'acct_00000000000000000000000002', 'https://crm.example.com/hooks', '["license.created","lead.created"]', 'Our CRM', 'enabled', NULL, 2, '2026-11-20T09:00:00Z', '2026-11-20T10:00:00Z', NULL, 'token tok_00000000000000000000000002', '2026-10-01T00:00:00Z', '2026-11-20T09:00:00Z');
 INSERT INTO webhooks (id, account_id, url, types, description, state, reason, secret_number, rotated_at, failing_since, test_seq, made_by, created_at, updated_at) VALUES ('whe_00000000000000000000000002', 'acct_00000000000000000000000002', 'https://till.example.net/in?key=1', '["device.activated"]', NULL, 'enabled', NULL, 1, NULL, NULL, NULL, 'command:anna', '2026-10-02T00:00:00Z', '2026-10-02T00:00:00Z');
@@ -1298,8 +1299,9 @@ INSERT INTO deliveries (webhook_id, id, event_seq, event_id, type, attempt, at, 
 INSERT INTO deliveries (webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds, status, error, answer, next_at) VALUES ('whe_00000000000000000000000001', 'whd_00000000000000000000000002', 25, 'evt_00000000000000000000000024', 'lead.created', 2, '2026-11-20T10:00:05Z', 15000, NULL, 'timeout', NULL, '2026-11-20T10:35:00Z');
 INSERT INTO deliveries (webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds, status, error, answer, next_at) VALUES ('whe_00000000000000000000000002', 'whd_00000000000000000000000003', 3, 'evt_00000000000000000000000003', 'device.activated', 1, '2026-04-02T09:00:00Z', 41, 204, NULL, NULL, NULL);
 
-INSERT INTO logos (hash, type, content) VALUES ('900fbe934249ad120004bd24adf66aad8817d89586273c0cc50e187bddebb601', 'image/svg+xml', X'3C73766720786D6C6E733D22687474703A2F2F7777772E77332E6F72672F323030302F737667222F3E');
+INSERT INTO logos (hash, type, content) VALUES ('32461d5bd1773012acef0ba15636752949bd7c2ce50f9172159d9f56cf0dd9af', 'image/jpeg', X'FFD8FFD9');
 INSERT INTO logos (hash, type, content) VALUES ('9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08', 'image/png', X'74657374');
+INSERT INTO logos (hash, type, content) VALUES ('a40ff3d5900fb7698b8c865041347cb49eccedc8f93945f89629ad104aaecce4', 'image/webp', X'52494646');
 
 INSERT INTO account_settings (account_id, zone, cut_off, legal_name, address, vat_number, capture_on, accept_within, phone, contact, color, logo) VALUES ('acct_00000000000000000000000001', 'Europe/Zurich', '04:30', 'Trattoria Roma GmbH', 'Hauptgasse 12
 4500 Solothurn', 'CHE-123.456.788 MWST', 'handover', 45, '+41 32 622 00 00', 'mailto:info@roma.example', '#1a6b3c', '9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08');
