@@ -186,7 +186,7 @@ func (o *outbound) exchange(ctx context.Context, target string, q outboundReques
 	largest := cmp.Or(q.largest, maxOutboundBody)
 	answer.body, err = io.ReadAll(io.LimitReader(resp.Body, largest+1))
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	if int64(len(answer.body)) > largest {
 		answer.body = answer.body[:largest]

@@ -82,15 +82,12 @@ func (w *webhookWorker) send(calls context.Context, a *attempt) {
 	header.Set("Content-Type", "application/json")
 	answer, err := w.outbound.do(calls, outboundRequest{http.MethodPost, a.webhook.URL, header, body, 0})
 	a.took = w.steady().Sub(began)
-	var failure *outboundError
-	if errors.As(err, &failure) {
-		a.reason = failure.reason
-		a.canceled = failure.reason == outboundCanceled
-	}
 	if answer == nil || answer.status == 0 {
+		a.reason = reasonOf(err)
+		a.canceled = a.reason == outboundCanceled
 		return
 	}
-	a.status, a.reason = answer.status, ""
+	a.status = answer.status // whatever became of the body
 	if a.succeeded() {
 		return
 	}
