@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // The options of these commands.
@@ -424,9 +423,6 @@ func readOrigin(typed string) (string, error) {
 			"as https://www.example.com and https://shop.example.com", shown))
 	case !known:
 		return "", usageError(fmt.Sprintf("%q: %v", shown, err))
-	case strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }):
-		return "", usageError(fmt.Sprintf("%q: browsers send a name with such letters in another form: %s",
-			shown, meant))
 	case hasPath:
 		return "", usageError(fmt.Sprintf("%q has a path, which browsers leave out of an origin: %s", shown, meant))
 	}
@@ -434,16 +430,15 @@ func readOrigin(typed string) (string, error) {
 }
 
 // meantOrigin returns the origin that browsers send for what somebody has written, which may lack its scheme, or
-// have a path or letters beyond ASCII. It reports false if there is none.
+// have a path. It reports false if there is none.
 func meantOrigin(written string) (origin string, known bool) {
 	scheme, rest, hasScheme := strings.Cut(written, "://")
 	if !hasScheme {
 		scheme, rest = "https", written
 	}
 	host, _, _ := strings.Cut(rest, "/")
-	ascii, known := asciiHost(host)
-	origin, err := parseOrigin(scheme + "://" + ascii)
-	return origin, known && err == nil
+	origin, err := parseOrigin(scheme + "://" + host)
+	return origin, err == nil
 }
 
 func originAdd(e *env) error {

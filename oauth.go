@@ -237,7 +237,7 @@ func agreedScope(q *queries, p *app, accountID, asked, agreed string) (string, e
 }
 
 // scopeFor returns what an access token may do: what is asked for ("": all) of what was agreed to, as far as
-// the application is still registered for it. Scopes that the service does not know are left out. Errors: errOAuthScope.
+// the application is still registered for it. What the service does not know is left out. Errors: errOAuthScope.
 func scopeFor(asked, agreed, registered string) (string, error) {
 	asked = cmp.Or(asked, agreed)
 	scope := scopesWithin(asked, registered)

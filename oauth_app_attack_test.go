@@ -126,7 +126,9 @@ func TestWebhook_deliveryIsJudgedByWhatItsApplicationMayDoThen(t *testing.T) {
 		}
 	}
 	for name, end := range map[string]func(s *service, p *app){
-		"removed":          func(s *service, p *app) { s.do("DELETE", "/apps/"+p.ID, "", s.appAuth(p.AccountID)).is(204) },
+		"removed": func(s *service, p *app) {
+			s.do("DELETE", "/apps/"+p.ID, "", s.appAuth(p.AccountID)).is(204)
+		},
 		"without leads":    may(scopeOrders + " " + scopeWebhooks),
 		"without webhooks": may(scopeLeads),
 		"without a grant": func(s *service, _ *app) {

@@ -149,10 +149,10 @@ func keptFor(h http.Header) time.Duration {
 	return max(kept, documentKeptLeast)
 }
 
-// readDocument returns the application that a document describes, without an id, or nil unless it names its own address,
-// no secret, and that it can do without one. All else that can't be used is left out, and a member of which nothing is
-// left is as if it were not there: without a name the application is called by its host, and without scope the request
-// for consent names them.
+// readDocument returns the application that a document describes, without an id, or nil unless the document names its
+// own address, no secret, and that the application can do without one. All else that can't be used is left out, and a
+// member of which nothing is left is as if it were not there: without a name the application is called by its host, and
+// without scope the request for consent names them.
 func readDocument(address string, text []byte) *app {
 	document, err := parseJSON(text)
 	if err != nil || rawMember(&document, "client_id") != address {

@@ -308,7 +308,7 @@ func TestDocument_whatCannotBeUsedInItIsLeftOut(t *testing.T) {
 				v.authorize(documentQuery(address, uri), nil).nowhere(400, "redirect_uri is not registered")
 			}
 		}
-		v.visit("/oauth/connected", nil).shows("<h2><bdi>"+host+"</bdi></h2>", "<dd><bdi>"+c.name+"</bdi></dd>", address)
+		v.visit("/oauth/connected", nil).shows("<h2><bdi>"+host+"</bdi></h2>", "<bdi>"+c.name+"</bdi></dd>", address)
 	}
 	s.get("/apps?limit=100", s.appAuth(s.account)).is(200)
 	s.publish(claudeAddress, map[string]any{"redirect_uris": "https://a.example/"})

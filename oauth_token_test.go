@@ -76,7 +76,7 @@ func TestTokenEndpoint_leavesScopesOutThatItDoesNotKnow(t *testing.T) {
 		text("refresh_token")
 	for _, form := range []string{refreshForm(web, token), "grant_type=client_credentials"} {
 		for scope, want := range map[string]string{"openid " + scopeOrders: scopeOrders,
-			scopeOrders + " offline_access profile": scopeOrders, "openid": "", " ": "", scopeOrders + " " + scopeAdmin: "",
+			scopeOrders + " offline_access": scopeOrders, "openid": "", " ": "", scopeOrders + " " + scopeAdmin: "",
 			scopeOrders + " " + scopeLeads: "", scopeOrders + " " + scopeDevice: ""} {
 			a := s.askToken(form+"&scope="+url.QueryEscape(scope), basic)
 			if want == "" {

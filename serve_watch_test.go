@@ -400,7 +400,7 @@ func TestWatch_remembersWhatItHasPosted(t *testing.T) {
 	w := newWatched(t, anAddress)
 	const down, backup = "new: the service is not running: start it",
 		"new: there was no backup yet: run 'widgetd backup FILE', best each day"
-	for _, state := range []string{`{"told":null}`, `null`, `{"told":[]}`, `{"told":{"x":null},"sent":null}`, `nonsense`} {
+	for _, state := range []string{`{"told":null}`, `null`, `{"told":[]}`, `{"told":{"x":null},"sent":null}`, `{`} {
 		writeFile(t, toldPath(w.env["WIDGETD_DB"]), state)
 		w.rings(down, backup)
 		w.rings()

@@ -616,9 +616,9 @@ var registerLeadDigest = sync.OnceFunc(func() {
 })
 
 // oldLeadDigest is the digest of a lead of version 1, which had no fields: 8 bytes of the hash
-// of the address in lower case, and 8 of that of everything that was sent.
+// of the address without case, and 8 of that of everything that was sent.
 func oldLeadDigest(accountID, kind, email, source, page string) []byte {
-	address, sent := sha256.Sum256([]byte(strings.ToLower(email))), sha256.New()
+	address, sent := sha256.Sum256([]byte(emailKey(email))), sha256.New()
 	for _, part := range []string{accountID, kind, email, source, page, ""} {
 		fmt.Fprintf(sent, "%d:%s", len(part), part)
 	}

@@ -425,8 +425,8 @@ func TestWebhook_answerWhoseBodyCannotBeReadIsJudgedByItsStatus(t *testing.T) {
 	for head, state := range map[string]string{
 		"200 OK": webhookEnabled, "410 Gone": webhookDisabled, "503 Busy\r\nRetry-After: 7200": webhookEnabled,
 	} {
-		for _, body := range []string{"Content-Length: 9\r\n\r\nshort", "Transfer-Encoding: chunked\r\n\r\nnonsense\r\n",
-			"Content-Length: 9\r\n\r\nwait", "Transfer-Encoding: chunked\r\n\r\n"} {
+		for _, body := range []string{"Content-Length: 9\r\n\r\nshort", "Content-Length: 9\r\n\r\nwait",
+			"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n", "Transfer-Encoding: chunked\r\n\r\n"} {
 			t.Run(head[:3]+" "+body, func(t *testing.T) {
 				t.Parallel()
 				bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {
