@@ -37,11 +37,12 @@ var (
 		help: "when cards are charged: accept, as soon as an order is accepted, or handover"}
 	optAcceptWithin = option{name: "accept-within", value: "MINUTES", member: "accept_within", reads: asNumber,
 		help: "after how long an authorised order that nobody accepts is released"}
-	optPhone = option{name: "phone", value: "NUMBER", member: "phone",
+	optPhone = option{name: "phone", value: "NUMBER", member: "phone", reads: asTextOrNull,
 		help: "where guests call the account, as +41 32 622 00 00; an empty one removes it"}
-	optGuestContact = option{name: "contact", value: "URI", member: "contact", generalHelp: optContact.help,
-		help: "where guests write to the account, as mailto:info@example.com; an empty one removes it"}
-	optColor = option{name: "color", value: "#RRGGBB", member: "color",
+	optGuestContact = option{name: "contact", value: "URI", member: "contact", reads: asTextOrNull,
+		generalHelp: optContact.help,
+		help:        "where guests write to the account, as mailto:info@example.com; an empty one removes it"}
+	optColor = option{name: "color", value: "#RRGGBB", member: "color", reads: asTextOrNull,
 		help: "the colour of links and buttons on the account's pages, as #1a6b3c; an empty one removes it"}
 	optLogo = option{name: "logo", value: "FILE", member: "logo", reads: asLogo,
 		help: "the logo on the account's pages: an SVG or a PNG of at most 32 KiB; an empty one removes it"}
@@ -109,7 +110,7 @@ var accountCommands = []command{
 // asLogo sends the picture in a file.
 func asLogo(e *env, name string) (any, error) {
 	if name == "" {
-		return "", nil
+		return asTextOrNull(e, "")
 	}
 	file, err := e.open(name)
 	if err != nil {

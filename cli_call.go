@@ -357,6 +357,14 @@ func unlessEmpty(text string) any {
 	return text
 }
 
+// asTextOrNull sends a text, and null for an empty one.
+func asTextOrNull(_ *env, text string) (any, error) {
+	if text == "" {
+		return json.RawMessage("null"), nil
+	}
+	return text, nil
+}
+
 // asYesOrNo sends true or false. It refuses any other word.
 func asYesOrNo(_ *env, word string) (any, error) {
 	if word != "yes" && word != "no" {
