@@ -159,6 +159,9 @@ func explainUpgradeError(err error) error {
 
 // upgrade is upgradeFile, once the header of the file has been checked.
 func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
+	if err := checkLogBelongs(m.path); err != nil {
+		return nil, err
+	}
 	version, err := fileVersion(m.path, file)
 	if err == nil {
 		err = m.setFrom(version)
@@ -187,6 +190,11 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	}
 	if err := m.copyOrCheck(); err != nil {
 		return nil, err
+	}
+	if !m.dryRun {
+		if err := removeIdentityFile(m.path); err != nil {
+			return nil, err
+		}
 	}
 	if err := m.replaceSchema(report); err != nil {
 		return nil, m.rollBack(err)

@@ -65,6 +65,7 @@ func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *te
 		for n := 1 + choices.IntN(step); times > 0; n, times = n+step, times-1 {
 			path := filepath.Join(t.TempDir(), "widgetd.db")
 			writeFile(t, path, text)
+			writeFile(t, identityPath(path), "of the file before") // whose log is not there
 			what := fmt.Sprintf("killed at the %dth %s of %q", n, k.calls, k.more)
 			trace := []string{"-f", "-o", os.DevNull, "-e", "trace=" + k.calls,
 				"-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", k.calls, n)}
