@@ -184,14 +184,12 @@ func readDocument(address string, text []byte) *app {
 
 // textsOf returns the texts of a member that is a list.
 func textsOf(v *jsonValue, name string) (texts []string) {
-	list, ok := v.member(name)
-	if !ok {
-		return nil
-	}
-	list.open()
-	for _, each := range list.list {
-		if each.kind == jsonString {
-			texts = append(texts, each.text)
+	if list, ok := v.member(name); ok {
+		list.open()
+		for _, each := range list.list {
+			if each.kind == jsonString {
+				texts = append(texts, each.text)
+			}
 		}
 	}
 	return texts

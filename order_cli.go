@@ -372,26 +372,15 @@ func ordersOf(guests []foundGuest) (ids []string, underWay int) {
 	return ids, underWay
 }
 
-// A similarPhone is a telephone number that is alike to another one.
-type similarPhone struct {
-	Phone  string `json:"phone"` // as it was written
-	Orders int    `json:"orders"`
-}
-
-// phonesOf returns the telephone numbers of guests, each once, and the line of each.
-func phonesOf(guests []foundGuest) (phones []similarPhone, lines string) {
-	phones = []similarPhone{}
+// phonesOf returns the telephone numbers of guests as they were written, each once.
+func phonesOf(guests []foundGuest) []string {
+	phones := []string{}
 	for _, g := range guests {
-		i := slices.IndexFunc(phones, func(p similarPhone) bool { return p.Phone == valueOr(g.phone, "") })
-		if i < 0 {
-			i, phones = len(phones), append(phones, similarPhone{Phone: valueOr(g.phone, "")})
+		if phone := valueOr(g.phone, ""); !slices.Contains(phones, phone) {
+			phones = append(phones, phone)
 		}
-		phones[i].Orders++
 	}
-	for _, p := range phones {
-		lines += "\n  " + printable(p.Phone) + ": " + countOf(p.Orders, "order")
-	}
-	return phones, lines
+	return phones
 }
 
 // orderErase erases guests. Whoever is asked on a terminal sees the numbers that are alike, and erases them, too.
@@ -415,8 +404,7 @@ func orderErase(e *env) error {
 			text += fmt.Sprintf(", %d of them under way: nobody will know who gets these, and where", underWay)
 		}
 		if asked && len(alike) > 0 {
-			_, lines := phonesOf(guests)
-			text += ", with the numbers" + lines + "\n"
+			text += ", with the numbers " + strings.Join(phonesOf(guests), "; ")
 		}
 		return text, nil
 	})
@@ -437,12 +425,14 @@ func orderErase(e *env) error {
 			return err
 		}
 		note, copies := e.eraseFromWAL(st, "what was known of them", erased)
-		similar, lines := phonesOf(alike)
-		if lines != "" {
-			lines = "\nnot erased, but alike; if one is the same person's, erase it as it is written:" + lines
+		similar := phonesOf(alike)
+		line := countOf(erased, "guest") + " erased; " + note
+		if len(similar) > 0 {
+			line += "\nnot erased, but alike; if one is the same person's, erase it as it is written: " +
+				printable(strings.Join(similar, "; "))
 		}
 		return e.print(map[string]any{"erased": erased, "under_way": underWay, "note": note, "copies": copies,
-			"similar": similar}, countOf(erased, "guest")+" erased; "+note+lines)
+			"similar": similar}, line)
 	})
 }
 

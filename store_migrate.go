@@ -191,11 +191,6 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	if err := m.copyOrCheck(); err != nil {
 		return nil, err
 	}
-	if !m.dryRun {
-		if err := removeIdentityFile(m.path); err != nil {
-			return nil, err
-		}
-	}
 	if err := m.replaceSchema(report); err != nil {
 		return nil, m.rollBack(err)
 	}
@@ -289,7 +284,7 @@ func (m *migration) close() {
 func (m *migration) replaceSchema(report *upgradeReport) error {
 	if !m.dryRun {
 		var mode string // a restored copy is in another mode
-		if err := m.one(`PRAGMA journal_mode = WAL`, nil, &mode); err != nil {
+		if err := cmp.Or(removeIdentityFile(m.path), m.one(`PRAGMA journal_mode = WAL`, nil, &mode)); err != nil {
 			return explainUpgradeError(err)
 		}
 	}

@@ -266,8 +266,8 @@ func TestRestart_underLoadAnswersEveryRequestAndRefusesNone(t *testing.T) {
 	}
 }
 
-// Against a backup, or a file from before an upgrade, that is put beside the log of the file before: SQLite would replay
-// that, and serve a mixture of both. A log of the file itself is taken, whichever start has left it.
+// Against a backup, or a file from before an upgrade, that is put beside the log of the file before: SQLite would
+// replay that, and serve a mixture of both. A log of the file itself is taken, whichever start has left it.
 func TestRestart_refusesTheLogOfAnotherFile(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
@@ -287,7 +287,8 @@ func TestRestart_refusesTheLogOfAnotherFile(t *testing.T) {
 		writeFile(t, db, fileBytes(t, put.from))
 		before := directory(t, filepath.Dir(db))
 		run := func(args ...string) (string, error) {
-			out, err := exec.Command(builtProgram(t), append(args, "-db", db, "-key", env["WIDGETD_KEY"])...).CombinedOutput()
+			args = append(args, "-db", db, "-key", env["WIDGETD_KEY"])
+			out, err := exec.Command(builtProgram(t), args...).CombinedOutput()
 			return string(out), err
 		}
 		for _, args := range [][]string{{"serve", "-addr", "127.0.0.1:0"}, {"upgrade"}, {"check"}, {"promote"},
@@ -318,9 +319,10 @@ func TestRestart_takesItsOwnLogAfterAKillAtAnyStep(t *testing.T) {
 	}
 	const number = `UPDATE epoch SET number = number + 1, known = number + 1`
 	var logs, marks int
-	for i, step := range []func() error{open, func() error { return st.writeIdentityFile() }, write(number), write(number),
-		func() error { return removeIdentityFile(db) }, write(newIdentity), write(number), func() error { return st.close() },
-		open, func() error { return st.writeIdentityFile() }, write(number), func() error { return st.close() }} {
+	mark, shut := func() error { return st.writeIdentityFile() }, func() error { return st.close() }
+	for i, step := range []func() error{open, mark, write(number), write(number),
+		func() error { return removeIdentityFile(db) }, write(newIdentity), write(number), shut,
+		open, mark, write(number), shut} {
 		must(t, step())
 		killed := filepath.Join(copyFiles(t, o.dir), filepath.Base(db))
 		logs, marks = logs+min(1, int(fileSize(killed+"-wal"))), marks+min(1, int(fileSize(identityPath(killed))))
