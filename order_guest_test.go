@@ -177,7 +177,7 @@ func TestOrder_erasingByANumberNamesItsOtherForms(t *testing.T) {
 	}
 	_, noted, err := s.typing("no\n", args...)
 	failIf(t, !errors.Is(err, errDeclined), "%v", err)
-	contains(t, noted, "This erases the guests of 1 order, 1 of them under way", ", with the numbers +41 79 111 22 33.\n")
+	contains(t, noted, "This erases the guests of 1 order, 1 of them under way", ", with the numbers +41 79 111 22 33.")
 	out, _, err = s.typing("yes\n", args...)
 	s.check(err)
 	contains(t, out, "1 guest erased; what was known of them is neither in the database file nor")

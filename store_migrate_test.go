@@ -349,7 +349,8 @@ var goneTables = map[int][]string{1: {"item_names", "item_counts"}, 8: {"books_r
 
 // goneColumns are columns of a version that the present one has not, and whose values it does not keep either.
 var goneColumns = map[int][]string{1: {"leads.email_key"},
-	8: {"revenue_facts.recorded_at", "revenue_sums.facts", "books_exports.mapping_at"}} // which nothing has read
+	8: {"revenue_facts.recorded_at", "revenue_sums.facts", "books_exports.mapping_at", // which nothing has read
+		"leads.digest"}} // see digestsAreOfTheirLeads
 
 // movedColumns are columns of a version that the present one keeps in another way, and how they are read from it.
 var movedColumns = map[int]map[string]string{1: {
@@ -359,9 +360,11 @@ var movedColumns = map[int]map[string]string{1: {
 	"events.data":       `json_remove(data, '$.device_id')`,
 }}
 
-// digestsAreOfTheirLeads complains unless every lead has the digest that this program gives it.
+// digestsAreOfTheirLeads complains unless every lead has the digest that this program gives it. One whose address has
+// other letters than ASCII may have none.
 func digestsAreOfTheirLeads(t *testing.T, s *store) {
 	t.Helper()
+	none := strings.Repeat("\x00", 16)
 	page, err := s.leads(leadFilter{owner: anyAccount}, "", 100)
 	if err != nil || len(page.rows) < 5 {
 		t.Errorf("%d leads, %v", len(page.rows), err)
@@ -369,7 +372,7 @@ func digestsAreOfTheirLeads(t *testing.T, s *store) {
 	for _, l := range page.rows {
 		var digest []byte
 		if err := s.one(`SELECT digest FROM leads WHERE id = ?`, []any{l.ID}, &digest); err != nil ||
-			!bytes.Equal(digest, l.digest()) {
+			!bytes.Equal(digest, l.digest()) && (matches(`^[ -~]*$`, l.Email) || string(digest) != none) {
 			t.Errorf("%s has the digest %x, want %x (%v)", l.ID, digest, l.digest(), err)
 		}
 	}

@@ -258,7 +258,7 @@ func TestRestart_underLoadAnswersEveryRequestAndRefusesNone(t *testing.T) {
 	close(end)
 	load.Wait()
 	p.stopCleanly()
-	equal(t, "what is left", dirNames(t, o.dir), []string{"widgetd.db", "widgetd.key"})
+	equal(t, "what is left", dirNames(t, o.dir), []string{"widgetd.db", "widgetd.db-identity", "widgetd.key"})
 	all.check(t, o)
 	t.Logf("%d requests answered, %d of them sent over idle connections after the signal", len(all.ids), late)
 	if late < size(1, restarts) || len(all.ids) < 20*restarts {
