@@ -170,8 +170,16 @@ func TestAccount_hasAColorThatCanBeReadInTheLightAndInTheDark(t *testing.T) {
 		"#fc0": "invalid_color", "red": "invalid_color", "#00000g": "invalid_color", "}*{x:": "invalid_color"} {
 		g.do("PATCH", "/account", `{"color":"`+given+`"}`, admin).is(422, "validation_failed").names("#/color " + code)
 	}
+	for member, code := range map[string]string{"color": "invalid_color", "phone": "invalid_phone", "logo": "empty",
+		"contact": "invalid_contact"} { // null is none
+		g.do("PATCH", "/account", `{"`+member+`":""}`, admin).is(422).names("#/" + member + " " + code)
+	}
 	g.unchanged(before)
 	g.do("PATCH", "/account", `{"color":"#1A6b3c"}`, admin).is(200).holds(`color="#1A6b3c"`)
+	g.set("-phone", "+41 32 622 00 00", "-contact", "mailto:info@example.com")
+	g.do("PATCH", "/account", asPNG(pngOf(1, 1)), admin).is(200)
+	g.set("-phone", "", "-contact", "", "-color", "", "-logo", "")
+	g.get("/account", admin).is(200).holds(`color=null`, `phone=null`, `contact=null`, `logo=null`)
 }
 
 // TestGuestPages_lookAsTheAccountOfTheOrderSays: its colour and logo, which the policy admits, and those of no other

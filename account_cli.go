@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // The options of these commands.
@@ -38,11 +37,12 @@ var (
 		help: "when cards are charged: accept, as soon as an order is accepted, or handover"}
 	optAcceptWithin = option{name: "accept-within", value: "MINUTES", member: "accept_within", reads: asNumber,
 		help: "after how long an authorised order that nobody accepts is released"}
-	optPhone = option{name: "phone", value: "NUMBER", member: "phone",
+	optPhone = option{name: "phone", value: "NUMBER", member: "phone", reads: asTextOrNull,
 		help: "where guests call the account, as +41 32 622 00 00; an empty one removes it"}
-	optGuestContact = option{name: "contact", value: "URI", member: "contact", generalHelp: optContact.help,
-		help: "where guests write to the account, as mailto:info@example.com; an empty one removes it"}
-	optColor = option{name: "color", value: "#RRGGBB", member: "color",
+	optGuestContact = option{name: "contact", value: "URI", member: "contact", reads: asTextOrNull,
+		generalHelp: optContact.help,
+		help:        "where guests write to the account, as mailto:info@example.com; an empty one removes it"}
+	optColor = option{name: "color", value: "#RRGGBB", member: "color", reads: asTextOrNull,
 		help: "the colour of links and buttons on the account's pages, as #1a6b3c; an empty one removes it"}
 	optLogo = option{name: "logo", value: "FILE", member: "logo", reads: asLogo,
 		help: "the logo on the account's pages: a PNG, JPEG or WebP of at most 1024 pixels each way and 32 KiB; " +
@@ -111,7 +111,7 @@ var accountCommands = []command{
 // asLogo sends the picture in a file.
 func asLogo(e *env, name string) (any, error) {
 	if name == "" {
-		return "", nil
+		return asTextOrNull(e, "")
 	}
 	file, err := e.open(name)
 	if err != nil {
@@ -425,9 +425,6 @@ func readOrigin(typed string) (string, error) {
 			"as https://www.example.com and https://shop.example.com", shown))
 	case !known:
 		return "", usageError(fmt.Sprintf("%q: %v", shown, err))
-	case strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }):
-		return "", usageError(fmt.Sprintf("%q: browsers send a name with such letters in another form: %s",
-			shown, meant))
 	case hasPath:
 		return "", usageError(fmt.Sprintf("%q has a path, which browsers leave out of an origin: %s", shown, meant))
 	}
@@ -435,16 +432,15 @@ func readOrigin(typed string) (string, error) {
 }
 
 // meantOrigin returns the origin that browsers send for what somebody has written, which may lack its scheme, or
-// have a path or letters beyond ASCII. It reports false if there is none.
+// have a path. It reports false if there is none.
 func meantOrigin(written string) (origin string, known bool) {
 	scheme, rest, hasScheme := strings.Cut(written, "://")
 	if !hasScheme {
 		scheme, rest = "https", written
 	}
 	host, _, _ := strings.Cut(rest, "/")
-	ascii, known := asciiHost(host)
-	origin, err := parseOrigin(scheme + "://" + ascii)
-	return origin, known && err == nil
+	origin, err := parseOrigin(scheme + "://" + host)
+	return origin, err == nil
 }
 
 func originAdd(e *env) error {

@@ -101,7 +101,7 @@ func readLogo(in *input) *logo {
 	if !in.given("logo") {
 		return nil
 	}
-	uri := in.text("logo", optional, maxLogoURI, nil)
+	uri := in.text("logo", optional, maxLogoURI, notEmpty)
 	if uri == "" {
 		return nil
 	}

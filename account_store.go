@@ -343,8 +343,8 @@ func (s *accountSettings) members() []member {
 // checkPhone is a textCheck for a telephone number that can be called from anywhere.
 func checkPhone(s string) (code, detail string) {
 	digits := len(phoneKey(s))
-	if s != "" && (!strings.HasPrefix(s, "+") || strings.Trim(s, "+0123456789 ()/.-") != "" ||
-		strings.Contains(s[1:], "+") || digits < 5 || digits > 15) {
+	if !strings.HasPrefix(s, "+") || strings.Trim(s, "+0123456789 ()/.-") != "" || strings.Contains(s[1:], "+") ||
+		digits < 5 || digits > 15 {
 		return "invalid_phone", "This must be a telephone number with its country, as +41 32 622 00 00."
 	}
 	return "", ""
@@ -352,7 +352,7 @@ func checkPhone(s string) (code, detail string) {
 
 // checkContact is a textCheck for a URI at which guests write to an account.
 func checkContact(s string) (code, detail string) {
-	if s != "" && !isContact(s, "mailto", "https") {
+	if !isContact(s, "mailto", "https") {
 		return "invalid_contact", "This must be a mailto: or https: URI, as mailto:info@example.com."
 	}
 	return "", ""

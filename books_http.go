@@ -43,8 +43,8 @@ func booksWing(s *server, b *books) wing {
 			{pattern: "GET " + connection + "/payouts/{payout}/preview", run: a.previewPayout},
 			{pattern: "GET " + connection + "/exports", question: true, run: a.listExports},
 			{pattern: "POST " + connection + "/exports", creates: true, run: a.requestExport},
-			{pattern: "POST " + connection + "/exports/{export}/retry", noBody: true, run: a.retryExport},
-			{pattern: "POST " + connection + "/exports/{export}/reverse", noBody: true, creates: true,
+			{pattern: "POST " + connection + "/exports/{export_id}/retry", noBody: true, run: a.retryExport},
+			{pattern: "POST " + connection + "/exports/{export_id}/reverse", noBody: true, creates: true,
 				run: a.reverseExport},
 		},
 		chores: []chore{{fault: "links that connect books can't expire", timeDriven: true, run: a.expireLinks}},
@@ -445,7 +445,7 @@ func (a *booksAPI) retryExport(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	x, err := updated(ctx, a.store, func(t *tx) (*bookExport, error) {
-		return retryExport(t, of, c.id(), c.in.pathValue("export"))
+		return retryExport(t, of, c.id(), c.in.pathValue("export_id"))
 	})
 	a.books.wakeUp()
 	return x, err
@@ -459,7 +459,7 @@ func (a *booksAPI) reverseExport(ctx context.Context, c *call) (any, error) {
 	}
 	c.stillTrue = replaysOf(of, anyReplay)
 	made, err := create(ctx, a.server, c, func(t *tx) (*bookExport, error) {
-		return reverseExport(t, of, c.id(), c.in.pathValue("export"), date)
+		return reverseExport(t, of, c.id(), c.in.pathValue("export_id"), date)
 	})
 	a.books.wakeUp()
 	return made, err

@@ -119,9 +119,11 @@ func (e *env) request(route string) (*routeRequest, error) {
 	r := &routeRequest{route, map[string]string{}, url.Values{}, map[string]any{}, "", false}
 	wildcards := wildcardsOf(route)
 	for i, word := range strings.Fields(e.command.args) {
-		switch arg := e.args[i]; {
-		case slices.Contains(wildcards, strings.ToLower(word)):
-			r.path[strings.ToLower(word)] = arg
+		switch arg, name := e.args[i], strings.ToLower(word); {
+		case slices.Contains(wildcards, name):
+			r.path[name] = arg
+		case slices.Contains(wildcards, name+"_id"):
+			r.path[name+"_id"] = arg
 		case i < len(wildcards):
 			r.path[wildcards[i]] = arg
 		case word == accountPlaceholder:
@@ -129,7 +131,7 @@ func (e *env) request(route string) (*routeRequest, error) {
 		case word == "JSON":
 			r.body = arg
 		default:
-			r.members[strings.ToLower(word)] = arg
+			r.members[name] = arg
 		}
 	}
 	return r, e.readOptions(r)
@@ -355,6 +357,14 @@ func unlessEmpty(text string) any {
 		return nil
 	}
 	return text
+}
+
+// asTextOrNull sends a text, and null for an empty one.
+func asTextOrNull(_ *env, text string) (any, error) {
+	if text == "" {
+		return json.RawMessage("null"), nil
+	}
+	return text, nil
 }
 
 // asYesOrNo sends true or false. It refuses any other word.

@@ -81,7 +81,8 @@ func (s *service) lastingCommands() []lasting {
 		o.ReturnURL = "https://t.example/thanks"
 		_, err := createOrder(t, o, guest{}, minOrderLife, anActor)
 		_, later := t.at(-48 * time.Hour).addLead(lead{AccountID: s.account, Type: "demo", Email: "anna@example.com"})
-		return errors.Join(err, later, bringTo(t, o, orderAuthorized),
+		_, now := t.addLead(lead{AccountID: s.account, Type: "demo", Email: "eve@example.com"})
+		return errors.Join(err, later, now, bringTo(t, o, orderAuthorized),
 			second(t.try(`INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at)
 				SELECT id, 1, 1, '2030-01-01T00:00:00Z' FROM webhook_queues WHERE webhook_id = ?`, hook)))
 	})
@@ -114,6 +115,8 @@ func (s *service) lastingCommands() []lasting {
 		{args: []string{"origin", "remove", "https://a.example/"}, prints: "origin https://a.example removed",
 			says: "removes the origin https://a.example of " + s.account + " (main), so that"},
 		{args: []string{"lead", "purge", "-older-than", "1d"}, prints: "1 lead removed", says: "removes 1 lead that"},
+		{args: []string{"lead", "erase", "Eve@example.com"}, prints: "1 lead erased; " + inNoFile,
+			says: "removes 1 lead of Eve@example.com, of all accounts"},
 		{args: []string{"account", "close", tenant}, alone: true,
 			prints: "account " + tenant + " (Trattoria) closed: " + held + " stopped",
 			says:   "closes the account " + tenant + " (Trattoria) and stops " + held + ", until"},

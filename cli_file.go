@@ -331,17 +331,24 @@ func (e *env) open(name string) (io.ReadCloser, error) {
 // maxSimilar is how many others a command that erases lists that resemble what it erased.
 const maxSimilar = 20
 
-// eraseFromWAL truncates the write-ahead log after something was erased from the database, unless -litestream is given,
+// eraseFromWAL truncates the write-ahead log after so much was erased from the database, unless -litestream is given,
 // and returns what is to be said of where it still is, also in copies from before an upgrade, whose paths it returns.
-func (e *env) eraseFromWAL(st *store, what string) (note string, copies []string) {
+func (e *env) eraseFromWAL(st *store, what string, erased int64) (note string, copies []string) {
+	if erased == 0 {
+		what = "nothing was found; what was erased before"
+	}
 	const backups = "backups still hold it until they are deleted"
 	note = what + " is neither in the database file nor in its write-ahead log any more; " + backups
 	if e.on("litestream") {
-		note = what + " is not in the database file any more; the write-ahead log, the replica and backups " +
-			"hold it until their retention ends"
+		if note = "nothing was found"; erased > 0 {
+			note = what + " is not in the database file any more; the write-ahead log, the replica and backups " +
+				"hold it until their retention ends"
+		}
 	} else if err := st.truncateWAL(lockTimeout); err != nil {
 		note = what + " is not in the database file any more, but still in its write-ahead log: " +
 			"run this again once nobody has a transaction open (" + err.Error() + "); " + backups
+	} else if erased == 0 {
+		note = "nothing was found"
 	}
 	if copies = upgradeCopies(st.path); len(copies) > 0 {
 		note += "; copies that were written before an upgrade still hold it, so remove them: " +

@@ -81,7 +81,7 @@ var placeholders = map[string]string{
 	"/webhooks/{id}":          "WEBHOOK_ID",
 	"/orders/{id}":            "ORDER_ID",
 	"/books/connections/{id}": "CONNECTION_ID",
-	"export":                  "EXPORT_ID",
+	"export_id":               "EXPORT_ID",
 	"/payouts/{id}":           "PAYOUT_ID",
 	"payout":                  "PAYOUT_ID",
 }

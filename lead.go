@@ -118,13 +118,21 @@ func isAtomText(r rune) bool {
 	return isLabelRune(r) || strings.ContainsRune("!#$%&'*+-/=?^_`{|}~", r)
 }
 
+// labelSymbols are what names of hosts have beside letters, marks, digits and hyphens (RFC 5892, section 2.6, and
+// appendix A): middle dots, signs of Greek, Hebrew, Tibetan and Sindhi, the ideographic zero, and joiners.
+const labelSymbols = "·͵׳״་〇・۽۾\u200c\u200d"
+
 func isLabelRune(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
 		r >= utf8.RuneSelf && r != utf8.RuneError &&
 			(unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.IsMark(r))
 }
 
-// validDomain reports whether domain has two or more labels of letters, digits and inner
+func isNoLabelRune(r rune) bool {
+	return r != '-' && !isLabelRune(r) && !strings.ContainsRune(labelSymbols, r)
+}
+
+// validDomain reports whether domain has two or more labels of letters, marks, digits, labelSymbols and inner
 // hyphens, at most 63 octets each and 253 in all, the last with a letter in it (RFC 1123).
 func validDomain(domain string) bool {
 	labels := strings.Split(domain, ".")
@@ -133,7 +141,7 @@ func validDomain(domain string) bool {
 	}
 	for _, label := range labels {
 		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
-			strings.IndexFunc(label, func(r rune) bool { return r != '-' && !isLabelRune(r) }) >= 0 {
+			strings.Trim(label, labelSymbols) == "" || strings.IndexFunc(label, isNoLabelRune) >= 0 {
 			return false
 		}
 	}
@@ -143,11 +151,8 @@ func validDomain(domain string) bool {
 // normalEmail returns an address with its domain in lower case, as it is stored.
 func normalEmail(s string) string {
 	at := strings.LastIndexByte(s, '@')
-	return s[:at+1] + strings.ToLower(s[at+1:])
+	return s[:at+1] + strings.ToLower(smallDotted(s[at+1:]))
 }
-
-// emailKey returns an address in lower case, for comparing without case, as erasing does.
-func emailKey(email string) string { return strings.ToLower(email) }
 
 // looseEmail returns an address without what often differs between two addresses of one person: case, and before the @
 // dots and what follows a plus sign. Addresses of different people can have the same result, so it only serves to show

@@ -24,7 +24,8 @@ var leadCommands = []command{
 			columns: "id account_id type email source page fields created_at"}.run},
 	{"lead erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +
 		"its write-ahead log, and list addresses that resemble it",
-		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later")}, leadsErase},
+		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later"), optUnasked},
+		leadsErase},
 	{"lead purge", "", "remove leads that are older than a given age",
 		[]option{optOlderThan, optDryRun.says("only say how many leads would be removed"), optUnasked}, leadsPurge},
 }
@@ -34,12 +35,22 @@ func leadsErase(e *env) error {
 	if _, detail := checkEmail(email); detail != "" {
 		return usageError(fmt.Sprintf("%q is no e-mail address: %s", printable(email), detail))
 	}
+	err := e.confirm(func(q *queries) (string, error) {
+		numbers, err := q.leadsOfAddress(anyAccount, email)
+		if len(numbers) == 0 {
+			return "", err
+		}
+		return "removes " + countOf(len(numbers), "lead") + " of " + email + ", of all accounts", err
+	})
+	if err != nil {
+		return err
+	}
 	return e.withStore(func(st *store) error {
 		erased, err := st.eraseLeads(e.ctx, anyAccount, email)
 		if err != nil {
 			return err
 		}
-		note, copies := e.eraseFromWAL(st, "the address")
+		note, copies := e.eraseFromWAL(st, "the address", erased)
 		similar, more, err := st.within(e.ctx).similarAddresses(anyAccount, email, maxSimilar)
 		if err != nil {
 			return fmt.Errorf("%d erased, but not compared with other addresses: %w", erased, err)

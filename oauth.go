@@ -237,11 +237,11 @@ func agreedScope(q *queries, p *app, accountID, asked, agreed string) (string, e
 }
 
 // scopeFor returns what an access token may do: what is asked for ("": all) of what was agreed to, as far as
-// the application is still registered for it. Errors: errOAuthScope.
+// the application is still registered for it. What the service does not know is left out. Errors: errOAuthScope.
 func scopeFor(asked, agreed, registered string) (string, error) {
 	asked = cmp.Or(asked, agreed)
 	scope := scopesWithin(asked, registered)
-	if scope == "" || hasForeign(strings.Fields(asked), strings.Fields(agreed)) {
+	if scope == "" || hasForeign(knownScopes(asked), strings.Fields(agreed)) {
 		return "", errOAuthScope
 	}
 	return scope, nil

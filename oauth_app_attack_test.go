@@ -116,6 +116,50 @@ func TestBooks_aLinkOfAnApplicationIsFinishedByTheOwnerOnly(t *testing.T) {
 	})
 }
 
+// Against an application that has ended, or may do less, whose webhooks would go on until somebody sweeps: a delivery
+// is judged when it is made, also one that is tried again.
+func TestWebhook_deliveryIsJudgedByWhatItsApplicationMayDoThen(t *testing.T) {
+	t.Parallel()
+	may := func(scope string) func(*service, *app) {
+		return func(s *service, p *app) {
+			s.do("PATCH", "/apps/"+p.ID, `{"scope":"`+scope+`"}`, s.appAuth(p.AccountID)).is(200)
+		}
+	}
+	for name, end := range map[string]func(s *service, p *app){
+		"removed": func(s *service, p *app) {
+			s.do("DELETE", "/apps/"+p.ID, "", s.appAuth(p.AccountID)).is(204)
+		},
+		"without leads":    may(scopeOrders + " " + scopeWebhooks),
+		"without webhooks": may(scopeLeads),
+		"without a grant": func(s *service, _ *app) {
+			s.sql(`UPDATE grants SET ended_at = created_at, ended_by = 'owner'`)
+		},
+		"of a closed owner": func(s *service, p *app) {
+			s.sql(`UPDATE accounts SET closed_at = created_at WHERE id = ?`, p.AccountID)
+		},
+		"for a closed account": func(s *service, _ *app) {
+			s.sql(`UPDATE accounts SET closed_at = created_at WHERE id = ?`, s.account)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubbleOfWebhooks(t, func(s *service, r *receiver) {
+				p, _ := s.registerApp(everything, func(p *app) { p.AccountID = s.addAccount("vendor") })
+				_, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeLeads)
+				s.sql(`INSERT INTO app_webhooks VALUES (?, ?, ?)`,
+					s.subscribe(s.account, r.url("/"), eventLeadCreated), p.ID, grantID)
+				defer s.startSending()()
+				r.status(500)
+				r.gets(s.announce(s.account, eventLeadCreated))
+				end(s, p)
+				s.announce(s.account, eventLeadCreated)
+				letPass(time.Hour)
+				r.gets()
+			})
+		})
+	}
+}
+
 // Against an application whose owner was closed for a time, that would learn by webhooks in other accounts what
 // happened meanwhile: they too begin with the next event when the owner is opened again.
 func TestWebhook_ofAnApplicationWhoseOwnerWasClosedTellsNothingOfThatTime(t *testing.T) {

@@ -96,6 +96,14 @@ func scopesWithin(scope, allowed string) string {
 	return strings.Join(both, " ")
 }
 
+// knownScopes returns the scopes of a space-separated list that the service knows. Libraries ask for others, such as
+// openid and offline_access, whatever the metadata say.
+func knownScopes(scope string) []string {
+	return slices.DeleteFunc(strings.Fields(scope), func(s string) bool {
+		return s != scopeDevice && !slices.Contains(grantableScopes, s)
+	})
+}
+
 // hasForeign reports whether a list has a scope that is not among others.
 func hasForeign(list, others []string) bool {
 	return slices.ContainsFunc(list, func(s string) bool { return !slices.Contains(others, s) })

@@ -29,7 +29,8 @@ func TestAppToken_isNeverAnOperatorsWhateverItsRowsSay(t *testing.T) {
 		if r.token != tokenRequired || r.origin != originAny {
 			continue
 		}
-		path := strings.NewReplacer("{id}", "x", "{device}", "x", "{delivery}", "x", "{export}", "x").Replace(r.path())
+		path := strings.NewReplacer("{id}", "x", "{device}", "x", "{delivery}", "x",
+			"{export_id}", "x").Replace(r.path())
 		outOfReach := r.scope != "" && scopesWithin(r.scope, strings.Join(appScopes, " ")) != r.scope
 		a := s.do(r.method(), path, "", bearer(signed))
 		lacks := a.status == 403 && a.header.Get("WWW-Authenticate") == scopeChallenge(r.scope)

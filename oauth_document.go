@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"mime"
@@ -24,7 +25,7 @@ const (
 	maxDocuments       = 1000      // that are kept
 	documentKept       = time.Hour // at most, as the answer's Cache-Control says
 	documentKeptLeast  = time.Minute * 5
-	documentRetry      = 30 * time.Second // after which an address that gave no document is asked again
+	documentRetry      = 30 * time.Second // what an application is told to wait whose document can't be fetched
 	documentsOfCaller  = 10               // fetches a minute for an account whose owner has signed in
 	documentsOfHost    = 60               // fetches a minute of a host
 )
@@ -91,12 +92,14 @@ func (d *clientDocuments) look(ctx context.Context, address string, limit func()
 			d.mu.Unlock()
 			return nil, err
 		}
-		k = &keptDocument{until: d.steady().Add(documentRetry)}
+		k = &keptDocument{until: d.steady().Add(documentKept)}
 		k.load = sync.OnceFunc(func() {
 			kept := d.fetch(context.WithoutCancel(ctx), address, k)
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			k.until = d.steady().Add(kept)
+			if k.until = d.steady().Add(kept); k.app == nil {
+				delete(d.kept, address) // what failed is not kept
+			}
 		})
 		for gone := range d.kept {
 			if len(d.kept) >= maxDocuments {
@@ -110,24 +113,21 @@ func (d *clientDocuments) look(ctx context.Context, address string, limit func()
 	return k, nil
 }
 
-// fetch fetches a document, sets what came of it in k, and returns for how long that is kept.
+// fetch fetches a document, sets what came of it in k, and returns for how long a document is kept.
 func (d *clientDocuments) fetch(ctx context.Context, address string, k *keptDocument) (kept time.Duration) {
 	answer, err := d.outbound.do(ctx, outboundRequest{method: http.MethodGet, url: address, largest: maxDocument,
 		header: http.Header{"Accept": {"application/json"}, "Connection": {"close"}}})
 	k.fault = "fault_document_wrong"
 	switch {
 	case reasonOf(err) == outboundTooLarge:
-		return documentRetry
+		return 0
 	case err != nil || answer.status != http.StatusOK:
 		k.fault = documentAway
-		return documentRetry
+		return 0
 	}
 	kind, _, err := mime.ParseMediaType(answer.header.Get("Content-Type"))
 	if err == nil && kind == "application/json" {
 		k.app = readDocument(address, answer.body)
-	}
-	if k.app == nil {
-		return documentRetry
 	}
 	return keptFor(answer.header)
 }
@@ -149,42 +149,65 @@ func keptFor(h http.Header) time.Duration {
 	return max(kept, documentKeptLeast)
 }
 
-// readDocument returns the application that a document describes, without an id, or nil if it breaks a rule: it names
-// its own address and no secret, and has a name and addresses as a registered application's. Scopes that applications
-// can't have are left out; without scope the request for consent names them.
+// readDocument returns the application that a document describes, without an id, or nil unless the document names its
+// own address, no secret, and that the application can do without one. All else that can't be used is left out, and a
+// member of which nothing is left is as if it were not there: without a name the application is called by its host, and
+// without scope the request for consent names them.
 func readDocument(address string, text []byte) *app {
 	document, err := parseJSON(text)
-	if err != nil || rawMember(&document, "client_id") != address ||
-		rawMember(&document, "token_endpoint_auth_method") != "none" {
+	if err != nil || rawMember(&document, "client_id") != address {
 		return nil
 	}
 	for _, secret := range []string{"client_secret", "client_secret_expires_at"} {
-		if _, has := document.member(secret); has {
+		if v, has := document.member(secret); has && v.kind != jsonNull {
 			return nil
 		}
 	}
-	host := hostOf(address)
-	p := &app{Kind: appDocument, HomePage: address, Host: &host, Owner: host, Origins: codeList{},
-		Name: rawMember(&document, "client_name"), Scope: strings.Join(appScopes, " ")}
-	if scope, has := document.member("scope"); has {
-		p.Scope = scopesWithin(scope.text, p.Scope)
-	} else {
-		p.unscoped = true
-	}
-	if uris, has := document.member("redirect_uris"); has {
-		uris.open()
-		for _, uri := range uris.list {
-			p.RedirectURIs = append(p.RedirectURIs, uri.text)
-		}
-	}
-	code, _ := checkText(p.Name, required, maxAppName)
-	wrong := code != "" || p.Scope == "" || slices.Contains(p.RedirectURIs, "") ||
-		len(p.RedirectURIs) == 0 || len(p.RedirectURIs) > maxRedirectURIs
-	p.normalise(func(string, string, string) { wrong = true })
-	if wrong {
+	methods := textsOf(&document, "token_endpoint_auth_methods_supported")
+	if rawMember(&document, "token_endpoint_auth_method") != "none" && !slices.Contains(methods, "none") {
 		return nil
 	}
+	host, all := hostOf(address), strings.Join(appScopes, " ")
+	p := &app{Kind: appDocument, HomePage: address, Host: &host, Owner: host, Origins: codeList{},
+		Name: cleanAppName(rawMember(&document, "client_name")), RedirectURIs: codeList{},
+		Scope: scopesWithin(rawMember(&document, "scope"), all)}
+	p.Name = cmp.Or(p.Name, cutText(host, maxAppName))
+	p.unscoped = p.Scope == ""
+	p.Scope = cmp.Or(p.Scope, all)
+	for _, uri := range textsOf(&document, "redirect_uris") {
+		if code, _ := checkRedirectURI(appDocument, uri); code == "" && !slices.Contains(p.RedirectURIs, uri) {
+			p.RedirectURIs = append(p.RedirectURIs, uri)
+		}
+	}
 	return p
+}
+
+// textsOf returns the texts of a member that is a list.
+func textsOf(v *jsonValue, name string) (texts []string) {
+	if list, ok := v.member(name); ok {
+		list.open()
+		for _, each := range list.list {
+			if each.kind == jsonString {
+				texts = append(texts, each.text)
+			}
+		}
+	}
+	return texts
+}
+
+// cleanAppName returns a name that checkAppName passes, of at most maxAppName characters; "": nothing is left of it.
+func cleanAppName(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if hidesItself(r) {
+			return -1
+		}
+		return r
+	}, name)
+	name = cutText(strings.Join(strings.Fields(name), " "), maxAppName)
+	if code, _ := checkAppName(name); code != "" {
+		return ""
+	}
+	return name
 }
 
 // saveDocument writes the application of a document to which somebody agrees, and completes p. by is that person.

@@ -43,6 +43,8 @@ type grantedApp struct {
 	Name     string `json:"name"`
 	Owner    string `json:"owner"` // name of the account that owns it
 	HomePage string `json:"home_page"`
+
+	Host *string `json:"-"` // of a document; nil: it is registered
 }
 
 // Why a grant has ended.

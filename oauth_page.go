@@ -332,7 +332,7 @@ func (q *consent) read(query url.Values, issuer string) url.Values {
 	if q.App.unscoped && given["scope"] == "" {
 		return authorizeError("invalid_scope", "The document has no scope, so the request must.")
 	}
-	if q.Scope == "" || hasForeign(strings.Fields(given["scope"]), registered) {
+	if q.Scope == "" || hasForeign(knownScopes(given["scope"]), registered) {
 		return authorizeError("invalid_scope", "The application is not registered for this scope.")
 	}
 	return nil

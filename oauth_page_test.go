@@ -171,6 +171,9 @@ func TestAuthorize_tellsTheApplicationOfErrorsOnceSomebodyHasSignedIn(t *testing
 		}
 	}
 	s.unchanged(before)
+	// Scopes that nobody knows here end no login: libraries ask for them, whatever the metadata say.
+	_, fields := v.authorize(p.askFor("scope", "openid "+scopeOrders+" offline_access x"), nil).is(200).form("decision")
+	failIf(t, fields.Get("allow:"+scopeOrders) != "yes" || len(fields) != 3, "%v", fields)
 	if got := v.authorize(twice("state"), nil).sentTo(testRedirect); got.Get("error") != "invalid_request" ||
 		got.Has("state") {
 		t.Errorf("a state that is given twice: %v", got)

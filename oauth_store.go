@@ -49,7 +49,8 @@ var grantTable = newTable("grants", "g", func(g *grant) []field {
 	return []field{{"id", &g.ID}, {"app_id", &g.AppID}, {"account_id", &g.AccountID}, {"scope", &g.Scope},
 		{"agreed_by", &g.AgreedBy}, {"created_at", &g.CreatedAt}, {"used_at", &g.UsedAt},
 		{"expires_at", &g.ExpiresAt}, {"ended_at", &g.EndedAt}, {"ended_by", &g.EndedBy}, {"p.id", &g.App.ID},
-		{"p.name", &g.App.Name}, {"coalesce(p.host, o.name)", &g.App.Owner}, {"p.home_page", &g.App.HomePage}}
+		{"p.name", &g.App.Name}, {"coalesce(p.host, o.name)", &g.App.Owner}, {"p.home_page", &g.App.HomePage},
+		{"p.host", &g.App.Host}}
 }, `JOIN apps p ON p.id = g.app_id JOIN accounts o ON o.id = p.account_id`)
 
 // grant returns a grant for an account of an owner, ended or not. Errors: errGrant.

@@ -67,6 +67,27 @@ func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneHeader(t *testing.
 	s.askToken(exchange).refuses(503, "temporarily_unavailable")
 }
 
+func TestTokenEndpoint_leavesScopesOutThatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	s := quietService(t, withoutAddressLimits)
+	web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
+	basic := basicAuth(web.ID, secret)
+	token := s.askToken(codeForm(web, s.agree(web, s.account, scopeOrders+" "+scopeSelling)), basic).is(200).
+		text("refresh_token")
+	for _, form := range []string{refreshForm(web, token), "grant_type=client_credentials"} {
+		for scope, want := range map[string]string{"openid " + scopeOrders: scopeOrders,
+			scopeOrders + " offline_access": scopeOrders, "openid": "", " ": "", scopeOrders + " " + scopeAdmin: "",
+			scopeOrders + " " + scopeLeads: "", scopeOrders + " " + scopeDevice: ""} {
+			a := s.askToken(form+"&scope="+url.QueryEscape(scope), basic)
+			if want == "" {
+				a.refuses(400, "invalid_scope")
+				continue
+			}
+			a.is(200).holds(`scope="` + want + `"`)
+		}
+	}
+}
+
 func TestTokenEndpoint_endsCodesAndRefreshTokensOnTheSecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -82,7 +82,8 @@ var orderCommands = []command{
 	{"order erase", "", "remove what is known of guests, by name, telephone number or order, from the database file " +
 		"and its write-ahead log", []option{
 		{name: "name", value: "NAME", help: "the guests with this name, compared without case"},
-		{name: "phone", value: "NUMBER", help: "the guests with this telephone number, compared by its digits"},
+		{name: "phone", value: "NUMBER", help: "the guests with this telephone number, " +
+			"compared by its digits; it also names numbers that end in the same eight"},
 		{name: "order", value: "ORDER", help: "the guest of this order"},
 		optAccount.says("erase only guests of this account"),
 		optLitestream.says("leave the write-ahead log to Litestream, which truncates it later"), optUnasked,
@@ -315,9 +316,9 @@ func refundPlan(q *queries, o *order, f *refund) (string, error) {
 // would be that of everybody who has written none.
 const leastPhoneDigits = 5
 
-// guestFinder returns a function that finds the orders of the guests that the options name, and how many of these
-// orders are under way. Errors: usageError.
-func (e *env) guestFinder() (find func(*queries) (orderIDs []string, underWay int, err error), err error) {
+// guestFinder returns a function that finds the guests that the options name, and those whose number differs from the
+// one that was given but is alike. Errors: usageError.
+func (e *env) guestFinder() (find func(*queries) (given, alike []foundGuest, err error), err error) {
 	id, err := e.filterID("order", "ord")
 	if err != nil {
 		return nil, err
@@ -336,42 +337,74 @@ func (e *env) guestFinder() (find func(*queries) (orderIDs []string, underWay in
 	of, err := e.filterAccount()
 	match := func(g *foundGuest) bool {
 		if phone != "" {
-			return of.owns(g.accountID) && phoneKey(valueOr(g.phone, "")) == phoneKey(phone)
+			return of.owns(g.accountID) && phonesAlike(valueOr(g.phone, ""), phone)
 		}
 		return of.owns(g.accountID) && nameKey(valueOr(g.name, "")) == name
 	}
-	return func(q *queries) (orderIDs []string, underWay int, err error) {
-		var found []foundGuest
-		if id == "" {
-			found, err = q.guestsThat(e.ctx, match)
-		} else if o, missing := q.order(of, id); missing == nil {
-			found = []foundGuest{{orderID: o.ID, state: o.State}}
-		} else {
-			err = e.explain(missing)
+	return func(q *queries) (given, alike []foundGuest, err error) {
+		if id != "" {
+			o, err := q.order(of, id)
+			if err != nil {
+				return nil, nil, e.explain(err)
+			}
+			return []foundGuest{{orderID: o.ID, state: o.State}}, nil, nil
 		}
+		found, err := q.guestsThat(e.ctx, match)
 		for _, g := range found {
-			orderIDs = append(orderIDs, g.orderID)
-			if slices.Contains([]string{orderOpen, orderAuthorized, orderAccepted}, g.state) {
-				underWay++
+			if phone != "" && phoneKey(valueOr(g.phone, "")) != phoneKey(phone) {
+				alike = append(alike, g)
+			} else {
+				given = append(given, g)
 			}
 		}
-		return orderIDs, underWay, err
+		return given, alike, err
 	}, err
 }
 
+// ordersOf returns the orders of guests, and how many of them are under way.
+func ordersOf(guests []foundGuest) (ids []string, underWay int) {
+	for _, g := range guests {
+		ids = append(ids, g.orderID)
+		if slices.Contains([]string{orderOpen, orderAuthorized, orderAccepted}, g.state) {
+			underWay++
+		}
+	}
+	return ids, underWay
+}
+
+// phonesOf returns the telephone numbers of guests as they were written, each once.
+func phonesOf(guests []foundGuest) []string {
+	phones := []string{}
+	for _, g := range guests {
+		if phone := valueOr(g.phone, ""); !slices.Contains(phones, phone) {
+			phones = append(phones, phone)
+		}
+	}
+	return phones
+}
+
+// orderErase erases guests. Whoever is asked on a terminal sees the numbers that are alike, and erases them, too.
 func orderErase(e *env) error {
 	find, err := e.guestFinder()
 	if err != nil {
 		return err
 	}
+	asked := e.canAsk && !e.on("force")
 	err = e.confirm(func(q *queries) (string, error) {
-		orderIDs, underWay, err := find(q)
-		if err != nil || len(orderIDs) == 0 {
+		guests, alike, err := find(q)
+		if asked {
+			guests = append(guests, alike...)
+		}
+		if err != nil || len(guests) == 0 {
 			return "", err
 		}
-		text := "erases the guests of " + countOf(len(orderIDs), "order")
+		_, underWay := ordersOf(guests)
+		text := "erases the guests of " + countOf(len(guests), "order")
 		if underWay > 0 {
 			text += fmt.Sprintf(", %d of them under way: nobody will know who gets these, and where", underWay)
+		}
+		if asked && len(alike) > 0 {
+			text += ", with the numbers " + strings.Join(phonesOf(guests), "; ")
 		}
 		return text, nil
 	})
@@ -379,17 +412,27 @@ func orderErase(e *env) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		orderIDs, underWay, err := find(st.queries)
+		guests, alike, err := find(st.queries)
+		if asked {
+			guests, alike = append(guests, alike...), nil
+		}
 		if err != nil {
 			return err
 		}
+		orderIDs, underWay := ordersOf(guests)
 		erased, err := st.eraseGuests(e.ctx, orderIDs)
 		if err != nil {
 			return err
 		}
-		note, copies := e.eraseFromWAL(st, "what was known of them")
-		return e.print(map[string]any{"erased": erased, "under_way": underWay, "note": note, "copies": copies},
-			countOf(erased, "guest")+" erased; "+note)
+		note, copies := e.eraseFromWAL(st, "what was known of them", erased)
+		similar := phonesOf(alike)
+		line := countOf(erased, "guest") + " erased; " + note
+		if len(similar) > 0 {
+			line += "\nnot erased, but alike; if one is the same person's, erase it as it is written: " +
+				printable(strings.Join(similar, "; "))
+		}
+		return e.print(map[string]any{"erased": erased, "under_way": underWay, "note": note, "copies": copies,
+			"similar": similar}, line)
 	})
 }
 

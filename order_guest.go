@@ -106,4 +106,4 @@ func checkAhead(t *tx, member string, at stamp) error {
 }
 
 // nameKey returns a name for comparing, without case and with single spaces.
-func nameKey(name string) string { return strings.ToLower(strings.Join(strings.Fields(name), " ")) }
+func nameKey(name string) string { return foldCase(strings.Join(strings.Fields(name), " ")) }

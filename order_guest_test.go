@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -155,6 +156,33 @@ func TestOrder_erasingTakesNobodyElse(t *testing.T) {
 	s.must("order", "erase", "-name", "Ada Keller", "-account", s.account)
 	equal(t, "who is left", strings.Join(s.known(), " "), without+" "+theirs)
 	s.get("/orders/"+ada, s.seller()).is(200).holds(`customer=null`)
+}
+
+// A guest gives a number as it is dialled at home, and wrote it as it is dialled from abroad, or the other way round.
+func TestOrder_erasingByANumberNamesItsOtherForms(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.guestNamed("Ada", "+41 79 111 22 33")
+	s.guestNamed("Ada", "0791112233")
+	other := s.guestNamed("Eve", "+41 78 111 22 33")
+	args := []string{"order", "erase", "-phone", "079 111 22 33"}
+	out, _ := s.noting(append(args, "-json")...)
+	contains(t, out, `"erased":1`, `"similar":["+41 79 111 22 33"]`)
+	for _, run := range []func() string{
+		func() string { out, _ := s.noting(args...); return out },
+		func() string { out, _, err := s.typing("", append(args, "-force")...); s.check(err); return out },
+	} {
+		equal(t, "what was found", run(), "0 guests erased; nothing was found\nnot erased, but alike; if one is the "+
+			"same person's, erase it as it is written: +41 79 111 22 33\n")
+	}
+	_, noted, err := s.typing("no\n", args...)
+	failIf(t, !errors.Is(err, errDeclined), "%v", err)
+	contains(t, noted, "This erases the guests of 1 order, 1 of them under way", ", with the numbers +41 79 111 22 33.")
+	out, _, err = s.typing("yes\n", args...)
+	s.check(err)
+	contains(t, out, "1 guest erased; what was known of them is neither in the database file nor")
+	equal(t, "who is left", s.known(), []string{other})
+	equal(t, "where nothing is", s.must(args...), "0 guests erased; nothing was found\n")
 }
 
 // TestOrder_guestIsKnownUntilAPaidPreorderIsMade has a guest pay long before the restaurant is to make the order.

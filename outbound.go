@@ -19,7 +19,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-	"unicode/utf8"
 )
 
 // An outbound is the one client for everything that this service calls. Callers of the API choose
@@ -186,7 +185,7 @@ func (o *outbound) exchange(ctx context.Context, target string, q outboundReques
 	largest := cmp.Or(q.largest, maxOutboundBody)
 	answer.body, err = io.ReadAll(io.LimitReader(resp.Body, largest+1))
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	if int64(len(answer.body)) > largest {
 		answer.body = answer.body[:largest]
@@ -389,7 +388,7 @@ func (o *outbound) checkHost(ctx context.Context, normal string) (code, detail s
 }
 
 // checkURL checks a URL that somebody wants to have called. It returns its normal form, with scheme
-// and host in lower case, the host in ASCII, no default port and at least the path "/"; or the code
+// and host in lower case, no default port and at least the path "/"; or the code
 // and the detail of a fieldError. A URL in normal form is returned unchanged.
 func (o *outbound) checkURL(raw string) (normal, code, detail string) {
 	if code, detail = checkText(raw, required, maxOutboundURL); code != "" {
@@ -431,7 +430,7 @@ func (o *outbound) checkURL(raw string) (normal, code, detail string) {
 	}
 	normal = scheme + "://" + host + port + tail
 	if len(normal) > maxOutboundURL {
-		return "", "too_long", fmt.Sprintf("This has more than %d characters in its ASCII form.", maxOutboundURL)
+		return "", "too_long", fmt.Sprintf("This has more than %d characters in its normal form.", maxOutboundURL)
 	}
 	if u, err := url.Parse(normal); err != nil || u.Host != host+port || u.String() != normal {
 		return "", "invalid_url", "This is not a URL."
@@ -444,13 +443,10 @@ func (o *outbound) normalHost(host string) (normal, code, detail string) {
 	if strings.HasPrefix(host, "[") {
 		return o.literal(host)
 	}
-	if strings.IndexFunc(host, func(r rune) bool { return r >= utf8.RuneSelf && !isHostLetter(r) }) >= 0 {
-		return "", "invalid_host", "The host has characters that no name of a host has."
+	if !isASCII(host) {
+		return "", "invalid_host", "The host must be in ASCII: " + asBrowsersSend + "."
 	}
-	ascii, ok := asciiHost(host)
-	if !ok {
-		return "", "invalid_host", "The host has combining marks; write it in its ASCII form, xn--…"
-	}
+	ascii := strings.ToLower(host)
 	labels := strings.Split(ascii, ".")
 	last := labels[len(labels)-1]
 	switch {

@@ -132,10 +132,7 @@ func TestOutboundURL_hasANormalForm(t *testing.T) {
 		{strict, "https://example.com?", "https://example.com/?"},
 		{strict, "https://example.com//a/../b/./c;d=e,f", "https://example.com//a/../b/./c;d=e,f"},
 		{strict, "https://example.com/%C3%A4%0d%0a?x=@:/?", "https://example.com/%C3%A4%0d%0a?x=@:/?"},
-		{strict, "https://café.example/x", "https://xn--caf-dma.example/x"},
-		{strict, "https://BÜCHER.example", "https://xn--bcher-kva.example/"},
 		{strict, "https://xn--bcher-kva.example/", "https://xn--bcher-kva.example/"},
-		{strict, "https://例え.テスト/", "https://xn--r8jz45g.xn--zckzah/"},
 		{strict, "https://_hooks.example.com/", "https://_hooks.example.com/"},
 		{strict, "https://1.2.3.4.example/", "https://1.2.3.4.example/"},
 		{strict, "https://0x7f.1.xyz/", "https://0x7f.1.xyz/"},
@@ -170,7 +167,7 @@ func TestOutboundURL_thatMayNotBeCalledIsRefusedWithTheReason(t *testing.T) {
 	for code, urls := range map[string][]string{
 		"empty": {""},
 		"too_long": {"https://example.com/" + strings.Repeat("a", 2029),
-			"https://é.example/" + strings.Repeat("a", 2025)},
+			"https://a.example/?" + strings.Repeat("a", 2030)},
 		"control_character": {"https://example.com/\n", "https://exa\tmple.com/", "https://example.com/\x00",
 			"\x7fhttps://example.com/", "https://example.com/\u0085"},
 		"invalid_utf8": {"https://example.com/\xff"},
@@ -212,13 +209,17 @@ func TestOutboundURL_thatMayNotBeCalledIsRefusedWithTheReason(t *testing.T) {
 			"https://exa mple.com/", "https://example.com\\.evil.example/", "https://a b.example/",
 			"https://exam\u00adple.com/", "https://exam\u200bple.com/", "https://e\u0301.example/",
 			"https://a\u3002example/", "https://a\uff0eexample/", "https://"+label+"a.example/",
-			"https://"+strings.Repeat("a", 300)+"/", "https://"+strings.Repeat("ü", 60)+".example/",
+			"https://"+strings.Repeat("a", 300)+"/", "https://café.example/x",
+			"https://BÜCHER.example", "https://例え.テスト/", "https://İstanbul.example/", "https://boo\u212a.example/",
+			"https://l·l.example/", "https://א״ב.example/", "https://نامه\u200cای.example/",
 			"https://"+label+"."+label+"."+label+"."+strings.Repeat("a", 58)+".com/",
 			"https://"+strings.Repeat("a.", 150)+"com/"),
 	} {
 		for _, raw := range urls {
 			normal, got, detail := outboundTo(t).checkURL(raw)
-			if normal != "" || got != code || !strings.HasSuffix(detail, ".") {
+			foreign := code == "invalid_host" && matches(`[^\x00-\x7f]`, raw)
+			if normal != "" || got != code || !strings.HasSuffix(detail, ".") ||
+				foreign && !strings.Contains(detail, "give it as a browser sends it (location.origin)") {
 				t.Errorf("%.100q: %q %s %q, want %s", raw, normal, got, detail, code)
 			}
 		}
@@ -736,7 +737,7 @@ func TestOutbound_badServerHasAReasonAndItsConnectionIsClosed(t *testing.T) {
 			answer, err := o.do(t.Context(), q)
 			var failed *outboundError
 			if !errors.As(err, &failed) || failed.reason != c.want ||
-				(answer != nil) != strings.HasPrefix(name, "an endless body") {
+				(answer != nil) != matches(`body|chunk|a byte at`, name) {
 				t.Errorf("%+v, %v, want %s", answer, err, c.want)
 			}
 			if failed != nil && failed.reason+": "+failed.err.Error() != err.Error() || errors.Unwrap(err) == nil {

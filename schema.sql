@@ -37,12 +37,14 @@ CREATE TABLE clock (
 ) STRICT;
 
 CREATE TABLE epoch (
-  id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row, once it was promoted or has heard of an epoch
+  id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row, which is always there
   number      INTEGER NOT NULL CHECK (number >= 0),                  -- of this database; 0: never promoted
   name        TEXT NOT NULL,                                         -- random, to tell epochs with the same number apart
   known       INTEGER NOT NULL CHECK (known >= number),              -- the highest number that it has heard of
-  began_at    TEXT NOT NULL CHECK (began_at IS strftime('%Y-%m-%dT%H:%M:%SZ', began_at, '+0 days')) -- when it was promoted; of number 0: when it heard of another
+  began_at    TEXT NOT NULL CHECK (began_at IS strftime('%Y-%m-%dT%H:%M:%SZ', began_at, '+0 days')), -- when it was promoted; of number 0: when it was made or upgraded
+  identity    TEXT NOT NULL                                          -- random, of this file: a copy has another, so that it is known to which file a write-ahead log belongs
 ) STRICT;
+INSERT INTO epoch SELECT 1, 0, '', 0, strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), lower(hex(randomblob(16)));
 
 CREATE TABLE proofs (
   what        TEXT PRIMARY KEY CHECK (what IN ('replica', 'backup')), -- what was restored and checked
@@ -87,7 +89,7 @@ CREATE TABLE leads (
   source      TEXT,                                                  -- which form: "footer"
   page        TEXT CHECK (page LIKE '/%'),                           -- path of the page, no query
   fields      TEXT CHECK (json_type(fields) = 'object'),             -- what else the form asked for: {"phone":"…"}; NULL: nothing
-  digest      BLOB NOT NULL DEFAULT (zeroblob(16)) CHECK (length(digest) = 16), -- 8 bytes of a hash of the address in lower case, which erasing looks for, and 8 of one of all that was sent, which finds a repetition
+  digest      BLOB NOT NULL DEFAULT (zeroblob(16)) CHECK (length(digest) = 16), -- 8 bytes of a hash of the address without case, which erasing looks for, and 8 of one of all that was sent, which finds a repetition
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')) -- when it was posted
 ) STRICT;
 CREATE INDEX leads_account ON leads (account_id); -- of one account in the order of seq

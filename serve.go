@@ -147,6 +147,9 @@ func serveCommand(e *env) error {
 	if err := st.refuseDemo(st.path); err != nil {
 		return errors.Join(err, listener.Close(), st.close())
 	}
+	if err := st.writeIdentityFile(); err != nil {
+		log.Warn("a write-ahead log of another file would not be noticed at the next start", "error", err)
+	}
 	o.statusSocket, o.synchronised, o.noRoots = socketPath(db), kernelSynchronised, noRoots(e.getenv)
 	if o.noRoots {
 		log.Warn(noRootsText, "advice", callFaults[callUnverified])

@@ -55,7 +55,7 @@ var standbyCommands = []command{
 func epochStatus(v *statusView, to *statusReport) error {
 	e, err := v.epoch()
 	to.set("epoch", nil)
-	if err != nil || e == (epoch{}) {
+	if err != nil || e.Known == 0 {
 		return err
 	}
 	to.set("epoch", e)
@@ -442,6 +442,9 @@ func (e *env) promote(st *store, keys *keyring, done *promotion) error {
 	if err := os.RemoveAll(litestreamPath(st.path)); err != nil {
 		return err
 	}
+	if err := removeIdentityFile(st.path); err != nil {
+		return err
+	}
 	return st.update(e.ctx, func(t *tx) error {
 		for _, n := range e.nouns {
 			if n.promoted == nil {
@@ -452,6 +455,7 @@ func (e *env) promote(st *store, keys *keyring, done *promotion) error {
 			}
 		}
 		t.setEpoch(done.Epoch)
+		t.exec(newIdentity)
 		return nil
 	})
 }

@@ -378,7 +378,7 @@ func backupStatus(v *statusView, to *statusReport) error {
 
 // tellOfFiles reports who can read the files, and whether the service can read the key file.
 func (r *statusReport) tellOfFiles(e *env, db string) {
-	if open := readableByOthers(realPath(db)); len(open) > 0 {
+	if open := openToOthers(realPath(db)); len(open) > 0 {
 		r.ask("%s", strings.Join(open, "; "))
 	}
 	if _, _, err := e.loadKeys(); err != nil {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/http"
 	"net/url"
@@ -193,7 +192,7 @@ func (w *watchTarget) call(ctx context.Context, method, address string, header h
 	client.limit = w.patience()
 	answer, err := client.do(ctx, outboundRequest{method, address, header, body, maxPeerMessage})
 	switch {
-	case err != nil && reasonOf(err) != outboundTooLarge:
+	case answer == nil:
 		return errors.New(reasonOf(err))
 	case !answer.ok():
 		return fmt.Errorf("it answers with the status %d", answer.status)
@@ -252,17 +251,14 @@ func watchRun(e *env) error {
 		return err
 	}
 	found, urgent := e.troubles()
-	state := &watchState{Told: map[string]toldTrouble{}}
-	text, err := os.ReadFile(toldPath(db))
-	if err == nil {
-		err = json.Unmarshal(text, state)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	state := &watchState{}
+	text, _ := os.ReadFile(toldPath(db))
+	if json.Unmarshal(text, state) != nil || state.Told == nil {
 		state = &watchState{Told: map[string]toldTrouble{}} // it is told anew, and so not lost
 	}
 	m, now, said, unit := state.compare(found, e.now()), e.now(), "", e.str("unit")
 	if unit != "" {
-		m.lines = append(m.lines, fmt.Sprintf("the unit %s has failed: journalctl -u %s", unit, unit))
+		m.lines = slices.Insert(m.lines, 0, fmt.Sprintf("the unit %s has failed: journalctl -u %s", unit, unit))
 	}
 	if len(m.lines) > 0 && (state.mayTell(now) || unit != "") {
 		if err := target.send(e.ctx, m, urgent); err != nil {

@@ -378,6 +378,41 @@ func TestWatch_tellsOfAUnitThatHasFailed(t *testing.T) {
 	must(t, err)
 	rings, _ := w.phone.taken()
 	failIf(t, len(rings) != 1 || rings[0].priority != "4", "%v", rings)
-	equal(t, "text", rings[0].text, "the unit widgetd-backup.service has failed: journalctl -u widgetd-backup.service")
+	const failed = "the unit widgetd-backup.service has failed: journalctl -u widgetd-backup.service"
+	equal(t, "text", rings[0].text, failed)
+	w.rings()
+
+	// It comes first, however much there is to tell.
+	state := watchState{Told: map[string]toldTrouble{}}
+	for i := range 2 * watchLines {
+		state.Told[fmt.Sprint(i)] = toldTrouble{Text: "a trouble", Gone: w.now.Add(-time.Hour)}
+	}
+	writeFile(t, toldPath(w.env["WIDGETD_DB"]), string(encodeJSON(state)))
+	_, err = w.run("-unit", "widgetd-backup.service")
+	must(t, err)
+	rings, _ = w.phone.taken()
+	failIf(t, len(rings) != 1 || !strings.HasPrefix(rings[0].text, failed+"\n"), "%v", rings)
+}
+
+// Against a state that somebody has damaged, and an answer that breaks off: what was posted is remembered.
+func TestWatch_remembersWhatItHasPosted(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, anAddress)
+	const down, backup = "new: the service is not running: start it",
+		"new: there was no backup yet: run 'widgetd backup FILE', best each day"
+	for _, state := range []string{`{"told":null}`, `null`, `{"told":[]}`, `{"told":{"x":null},"sent":null}`, `{`} {
+		writeFile(t, toldPath(w.env["WIDGETD_DB"]), state)
+		w.rings(down, backup)
+		w.rings()
+	}
+	must(t, os.Remove(toldPath(w.env["WIDGETD_DB"])))
+	w.phone.answer = func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		io.WriteString(w, "{")
+	}
+	_, err := w.run()
+	must(t, err)
+	w.phone.answer = nil
+	w.phone.taken()
 	w.rings()
 }

@@ -126,8 +126,14 @@ func noteBackup(t *tx) error {
 	return nil
 }
 
-// readableByOthers returns a line for each file of a database that other users can read.
-func readableByOthers(database string) (faults []string) {
+// openToOthers returns a line for each file of a database that other users can read, and for its directory if they may
+// write there.
+func openToOthers(database string) (faults []string) {
+	dir := filepath.Dir(database)
+	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o022 != 0 {
+		faults = append(faults, fmt.Sprintf("permissions: others may write in %s (mode %04o), and put other files in "+
+			"place of the database's: run 'chmod go-w %s'", dir, info.Mode().Perm(), dir))
+	}
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		file := database + suffix
 		if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o077 != 0 {
@@ -151,7 +157,7 @@ func checkCommand(e *env) error {
 		return err
 	}
 	database := realPath(db)
-	faults = append(faults, readableByOthers(database)...)
+	faults = append(faults, openToOthers(database)...)
 	_, keys, err := e.loadKeys()
 	if err != nil {
 		faults = append(faults, "key: "+err.Error())
@@ -164,8 +170,8 @@ func checkCommand(e *env) error {
 	}
 	notes := copyNotes(database)
 	dir := filepath.Dir(database)
-	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o077 != 0 {
-		const text = "note: others can look into %s (mode %04o); they can't read the files in it"
+	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o044 != 0 {
+		const text = "note: others can list what is in %s (mode %04o)"
 		notes = append(notes, fmt.Sprintf(text, dir, info.Mode().Perm()))
 	}
 	if service != nil && len(faults) == 0 && (service.Damage != nil || len(service.Unreadable) > 0) {

@@ -394,7 +394,7 @@ func TestCheck_findsWhatOnlyAShellLeavesBehindAndSaysWhatMendsIt(t *testing.T) {
 		origin("https://www.example.com:443"): "origin = 'https://www.example.com:443' never matches: browsers send " +
 			"https://www.example.com: ",
 		origin("https://www.example.com/menu"): "browsers send https://www.example.com: ",
-		origin("https://müller.example"):       "browsers send https://xn--mller-kva.example: ",
+		origin("https://müller.example"):       "müller.example' never matches: no browser sends such an origin",
 		origin("https://*.example.com"):        "no browser sends such an origin: ",
 		app + `INSERT INTO app_origins SELECT value, 'app_1'
 			FROM json_each('["https://p.example:443", "https://p.example"]')`: "origin: app_origins with " +
@@ -420,8 +420,7 @@ func TestCheck_findsWhatOnlyAShellLeavesBehindAndSaysWhatMendsIt(t *testing.T) {
 		}
 	}
 	left := runProgram(t, "sqlite3", path, `SELECT origin FROM origins UNION ALL SELECT origin FROM app_origins`)
-	for _, origin := range []string{"https://www.example.com\n", "https://xn--mller-kva.example\n",
-		"https://p.example\n"} {
+	for _, origin := range []string{"https://www.example.com\n", "https://p.example\n"} {
 		if strings.Count(left, origin) != 1 {
 			t.Errorf("left are\n%s, want %s once", left, origin)
 		}

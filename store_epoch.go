@@ -27,22 +27,19 @@ func (e epoch) String() string { return fmt.Sprintf("%d-%s", e.Number, e.Name) }
 // variable returns the epoch as epochVariable has it: "0" of a database that was never promoted.
 func (e epoch) variable() string { return strings.TrimSuffix(e.String(), "-") }
 
-// epoch returns the epoch of the database; zero if it was never promoted.
+// epoch returns the epoch of the database, of number 0 if it was never promoted.
 func (q *queries) epoch() (e epoch, err error) {
-	err = q.one(`SELECT number, name, known, began_at FROM epoch`, nil, &e.Number, &e.Name, &e.Known, &e.BeganAt)
-	return e, except(err, errNotFound)
+	return e, q.one(`SELECT number, name, known, began_at FROM epoch`, nil, &e.Number, &e.Name, &e.Known, &e.BeganAt)
 }
 
 // learnEpoch notes that another machine has an epoch of this number.
 func (t *tx) learnEpoch(number int64) {
-	t.exec(`INSERT INTO epoch (id, number, name, known, began_at) VALUES (1, 0, '', ?, ?)
-		ON CONFLICT (id) DO UPDATE SET known = max(known, excluded.known)`, number, t.now)
+	t.exec(`UPDATE epoch SET known = max(known, ?)`, number)
 }
 
 // setEpoch begins an epoch.
 func (t *tx) setEpoch(e epoch) {
-	t.exec(`INSERT OR REPLACE INTO epoch (id, number, name, known, began_at) VALUES (1, ?, ?, ?, ?)`,
-		e.Number, e.Name, e.Number, t.now)
+	t.exec(`UPDATE epoch SET number = ?1, name = ?2, known = ?1, began_at = ?3`, e.Number, e.Name, t.now)
 }
 
 // lastWritten returns the latest time that the database tells of: of an event, of health's proof, of the clock. It

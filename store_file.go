@@ -172,7 +172,8 @@ func filesOf(db, name string) []string {
 	}
 	return []string{db, real, real + "-journal", real + "-wal", real + "-shm", followerPath(db), promotingPath(db),
 		epochPath(db), epochPath(db) + ".new", heardPath(db), heardPath(db) + ".new", litestreamPath(db),
-		socketPath(db), proofPath(db, ""), watchPath(db), toldPath(db), toldPath(db) + ".new"}
+		socketPath(db), proofPath(db, ""), watchPath(db), toldPath(db), toldPath(db) + ".new",
+		identityPath(db), identityPath(db) + ".new"}
 }
 
 // openFile opens a database file for reading and checks its header. While this process has
@@ -285,6 +286,74 @@ func checkWAL(path string) error {
 		"put it back, or remove %s-shm to go on without", path, path)
 }
 
+// newIdentity is SQL that gives a database another identity: it is another file than the one of which it is a copy, or
+// was before. The file at identityPath is removed first, since the log has the new one before the database has it.
+const newIdentity = `UPDATE epoch SET identity = lower(hex(randomblob(16)))`
+
+// identityPath returns the path of the file beside a database that says to which identity the write-ahead log belongs.
+func identityPath(db string) string { return realPath(db) + "-identity" }
+
+func removeIdentityFile(db string) error {
+	if err := os.Remove(identityPath(db)); err != nil {
+		return except(err, fs.ErrNotExist)
+	}
+	return syncDir(filepath.Dir(realPath(db)))
+}
+
+// writeIdentityFile writes the identity of a database into the file at identityPath, if its write-ahead log was empty
+// when it was opened, so that the database itself has it.
+func (s *store) writeIdentityFile() error {
+	if s.walInfo.Size() > 0 {
+		return nil
+	}
+	identity, err := oneValue[string](s.queries, `SELECT identity FROM epoch`)
+	path := identityPath(s.path)
+	if was, _ := os.ReadFile(path); err != nil || string(was) == identity {
+		return err
+	}
+	os.Remove(path + ".new") // of a start that was killed
+	return errors.Join(removeIdentityFile(s.path), writeAtomically(path, true, func(f *os.File) error {
+		_, err := f.WriteString(identity)
+		return err
+	}))
+}
+
+// identifyCopy gives a copy of a database that nobody has open an identity of its own.
+func identifyCopy(path string) error {
+	db, err := sql.Open("sqlite", fileURL(path)+"?mode=rw")
+	if err != nil {
+		return err
+	}
+	_, err = db.Exec(newIdentity)
+	return errors.Join(err, db.Close())
+}
+
+// checkLogBelongs returns an error if the write-ahead log beside a database belongs to another file, as where a backup
+// was put beside the log of the file before: SQLite would replay it, and leave a mixture of both. Without the file at
+// identityPath a log is taken for the database's own. Only a database of an older schema has no identity; one that a
+// checkpoint has left half written may not be readable without its log.
+func checkLogBelongs(path string) error {
+	path = realPath(path)
+	owner, err := os.ReadFile(identityPath(path))
+	if err != nil || fileSize(path+"-wal") == 0 {
+		return except(err, fs.ErrNotExist)
+	}
+	alone, err := sql.Open("sqlite", fileURL(path)+"?mode=ro&immutable=1") // without the log
+	if err != nil {
+		return err
+	}
+	defer alone.Close()
+	identity := ""
+	err = alone.QueryRow(`SELECT identity FROM epoch`).Scan(&identity)
+	se, ofSQLite := errors.AsType[*sqlite.Error](err)
+	if identity == string(owner) || ofSQLite && se.Code() != sqlite3.SQLITE_ERROR {
+		return nil
+	}
+	return fmt.Errorf("%s-wal is the write-ahead log of another file than %s, such as the one in whose place this was "+
+		"put: move %s-wal and %s-shm aside to go on without that log, or put its own file back; remove %s only if you "+
+		"know that the log belongs to this file", path, path, path, path, identityPath(path))
+}
+
 // openStore opens an existing database and starts its writer. Its errors are one line that
 // names the file and the next step.
 func openStore(path string, o storeOptions) (*store, error) {
@@ -296,7 +365,7 @@ func openStore(path string, o storeOptions) (*store, error) {
 	if !o.followed {
 		err = checkNotFollowed(path)
 	}
-	if err := errors.Join(err, checkWAL(path), checkWritable(real)); err != nil {
+	if err := errors.Join(err, checkWAL(path), checkLogBelongs(path), checkWritable(real)); err != nil {
 		file.Close()
 		return nil, oneLineError{err}
 	}
@@ -642,6 +711,9 @@ func (s *store) backup(path string) error {
 		if _, err := db.Exec(`VACUUM INTO ?`, f.Name()); err != nil {
 			return storageError(err)
 		}
+		if err := identifyCopy(f.Name()); err != nil {
+			return storageError(err)
+		}
 		// What an operator added to the schema, and rows that break a rule, are no faults of the copy.
 		faults, _, err := inspectFile(f.Name(), "ignore_check_constraints(1)")
 		if len(faults) > 0 {
@@ -682,7 +754,7 @@ func inspectFile(path string, pragmas ...string) (faults, extra []string, err er
 		return []string{err.Error()}, nil, nil
 	}
 	defer file.Close() // after the database
-	if err := errors.Join(checkNotFollowed(path), checkWAL(path)); err != nil {
+	if err := errors.Join(checkNotFollowed(path), checkWAL(path), checkLogBelongs(path)); err != nil {
 		return []string{oneLineError{err}.Error()}, nil, nil
 	}
 	err = readFile(path, func(q *queries) (err error) {
@@ -710,6 +782,9 @@ func inspectFile(path string, pragmas ...string) (faults, extra []string, err er
 func readFile(path string, f func(*queries) error, pragmas ...string) error {
 	options := url.Values{"mode": {"rw"}, "_pragma": {"busy_timeout(15000)", "query_only(1)"}}
 	options["_pragma"] = append(options["_pragma"], pragmas...)
+	if err := checkLogBelongs(path); err != nil { // closing the file would replay it
+		return err
+	}
 	db, err := sql.Open("sqlite", fileURL(path)+"?"+options.Encode())
 	if err != nil {
 		return err

@@ -312,6 +312,23 @@ func TestBackup_thatCannotBeMadeSaysWhy(t *testing.T) {
 const rowOfNobody = `PRAGMA foreign_keys=0; INSERT INTO widgets (id, account_id, name, created_at)
 	VALUES ('wgt_x', 'acct_gone', 'x', '2026-01-01T00:00:00Z')`
 
+func TestCheck_saysWhatIsTrueOfTheDirectory(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	for mode, lists := range map[os.FileMode]bool{0o700: false, 0o711: false, 0o750: true, 0o755: true} {
+		must(t, os.Chmod(filepath.Dir(o.env["WIDGETD_DB"]), mode))
+		if out := o.do("check"); strings.Contains(out, "note: others can list what is in ") != lists {
+			t.Errorf("%04o: %s", mode, out)
+		}
+	}
+	for mode, want := range map[os.FileMode]string{0o770: "(mode 0770), and put", 0o702: "run 'chmod go-w "} {
+		must(t, os.Chmod(filepath.Dir(o.env["WIDGETD_DB"]), mode))
+		out, err := o.try("check")
+		failIf(t, err == nil, "%04o passes", mode)
+		contains(t, out, "others may write in ", want)
+	}
+}
+
 func TestCheck_tellsEveryFaultAndChangesNothing(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
@@ -324,6 +341,9 @@ func TestCheck_tellsEveryFaultAndChangesNothing(t *testing.T) {
 	for i, fault := range []badFile{
 		{"a database that others can read", func(t testing.TB, db string) { must(t, os.Chmod(db, 0o644)) },
 			"(mode 0644): run 'chmod 600 "},
+		{"a directory in which others may write", func(t testing.TB, db string) {
+			must(t, os.Chmod(filepath.Dir(db), 0o1777))
+		}, "permissions: others may write in "},
 		{"a key that others can read", key(func(key string) error { return os.Chmod(key, 0o640) }),
 			"other users can read the key file"},
 		{"no key", key(os.Remove), "no key file at"},

@@ -159,6 +159,9 @@ func explainUpgradeError(err error) error {
 
 // upgrade is upgradeFile, once the header of the file has been checked.
 func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
+	if err := checkLogBelongs(m.path); err != nil {
+		return nil, err
+	}
 	version, err := fileVersion(m.path, file)
 	if err == nil {
 		err = m.setFrom(version)
@@ -281,7 +284,7 @@ func (m *migration) close() {
 func (m *migration) replaceSchema(report *upgradeReport) error {
 	if !m.dryRun {
 		var mode string // a restored copy is in another mode
-		if err := m.one(`PRAGMA journal_mode = WAL`, nil, &mode); err != nil {
+		if err := cmp.Or(removeIdentityFile(m.path), m.one(`PRAGMA journal_mode = WAL`, nil, &mode)); err != nil {
 			return explainUpgradeError(err)
 		}
 	}
@@ -616,9 +619,9 @@ var registerLeadDigest = sync.OnceFunc(func() {
 })
 
 // oldLeadDigest is the digest of a lead of version 1, which had no fields: 8 bytes of the hash
-// of the address in lower case, and 8 of that of everything that was sent.
+// of the address without case, and 8 of that of everything that was sent.
 func oldLeadDigest(accountID, kind, email, source, page string) []byte {
-	address, sent := sha256.Sum256([]byte(strings.ToLower(email))), sha256.New()
+	address, sent := sha256.Sum256([]byte(emailKey(email))), sha256.New()
 	for _, part := range []string{accountID, kind, email, source, page, ""} {
 		fmt.Fprintf(sent, "%d:%s", len(part), part)
 	}

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -256,12 +258,80 @@ func TestRestart_underLoadAnswersEveryRequestAndRefusesNone(t *testing.T) {
 	close(end)
 	load.Wait()
 	p.stopCleanly()
-	equal(t, "what is left", dirNames(t, o.dir), []string{"widgetd.db", "widgetd.key"})
+	equal(t, "what is left", dirNames(t, o.dir), []string{"widgetd.db", "widgetd.db-identity", "widgetd.key"})
 	all.check(t, o)
 	t.Logf("%d requests answered, %d of them sent over idle connections after the signal", len(all.ids), late)
 	if late < size(1, restarts) || len(all.ids) < 20*restarts {
 		t.Error("the restarts met no load")
 	}
+}
+
+// Against a backup, or a file from before an upgrade, that is put beside the log of the file before: SQLite would
+// replay that, and serve a mixture of both. A log of the file itself is taken, whichever start has left it.
+func TestRestart_refusesTheLogOfAnotherFile(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	crash := func() {
+		p := serveProcess(t, o)
+		o.customer(p).lead("ada@example.com")
+		p.stop(os.Kill)
+	}
+	crash()
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	o.do("backup", copied)
+	crash()
+	crash()
+	for _, put := range []struct{ from, next string }{{copied, "check"}, {oldDatabase(t, 8), "upgrade"}} {
+		env := filesIn(copyFiles(t, o.dir))
+		db := env["WIDGETD_DB"]
+		writeFile(t, db, fileBytes(t, put.from))
+		before := directory(t, filepath.Dir(db))
+		run := func(args ...string) (string, error) {
+			args = append(args, "-db", db, "-key", env["WIDGETD_KEY"])
+			out, err := exec.Command(builtProgram(t), args...).CombinedOutput()
+			return string(out), err
+		}
+		for _, args := range [][]string{{"serve", "-addr", "127.0.0.1:0"}, {"upgrade"}, {"check"}, {"promote"},
+			{"lead", "list"}, {"backup", db + ".copy"}} {
+			out, err := run(args...)
+			failIf(t, err == nil || !strings.Contains(out, db+"-wal is the write-ahead log of another file than "+db),
+				"%q of %s: %v, %s", args, put.from, err, out)
+		}
+		if !maps.Equal(before, directory(t, filepath.Dir(db))) {
+			t.Error("something was changed")
+		}
+		must(t, errors.Join(os.Rename(db+"-wal", db+".aside"), os.Remove(db+"-shm")))
+		out, err := run(put.next)
+		failIf(t, err != nil, "%s without the log: %v, %s", put.next, err, out)
+	}
+	crash()
+}
+
+// A kill between any two steps of a start, a promotion and the start after it leaves a log that is taken.
+func TestRestart_takesItsOwnLogAfterAKillAtAnyStep(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	db := o.env["WIDGETD_DB"]
+	var st *store
+	open := func() error { st = openTestStore(t, db, storeOptions{noCheckpoints: true}); return nil }
+	write := func(query string) func() error {
+		return func() error { return st.update(t.Context(), func(t *tx) error { t.exec(query); return nil }) }
+	}
+	const number = `UPDATE epoch SET number = number + 1, known = number + 1`
+	var logs, marks int
+	mark, shut := func() error { return st.writeIdentityFile() }, func() error { return st.close() }
+	for i, step := range []func() error{open, mark, write(number), write(number),
+		func() error { return removeIdentityFile(db) }, write(newIdentity), write(number), shut,
+		open, mark, write(number), shut} {
+		must(t, step())
+		killed := filepath.Join(copyFiles(t, o.dir), filepath.Base(db))
+		logs, marks = logs+min(1, int(fileSize(killed+"-wal"))), marks+min(1, int(fileSize(identityPath(killed))))
+		var want, got int64
+		must(t, readFile(db, func(q *queries) error { return q.one(`SELECT number FROM epoch`, nil, &want) }))
+		err := readFile(killed, func(q *queries) error { return q.one(`SELECT number FROM epoch`, nil, &got) })
+		failIf(t, err != nil || got != want, "after step %d: %d, want %d: %v", i, got, want, err)
+	}
+	equal(t, "steps with a log, and with a mark", []int{logs, marks}, []int{6, 6})
 }
 
 func TestRestart_leavesTheSocketOfAnotherProcessAlone(t *testing.T) {

@@ -65,6 +65,7 @@ func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *te
 		for n := 1 + choices.IntN(step); times > 0; n, times = n+step, times-1 {
 			path := filepath.Join(t.TempDir(), "widgetd.db")
 			writeFile(t, path, text)
+			writeFile(t, identityPath(path), "of the file before") // whose log is not there
 			what := fmt.Sprintf("killed at the %dth %s of %q", n, k.calls, k.more)
 			trace := []string{"-f", "-o", os.DevNull, "-e", "trace=" + k.calls,
 				"-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", k.calls, n)}
@@ -301,12 +302,12 @@ func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
 	follow(back, "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n", "the old program")
 	hasMode(t, db, 0o600)
 	sameContent(t, "gone back", contentOf(t, db, nil), before)
-	// The database with its log, which holds what was written since, and the copy.
+	// The database with its log, which holds what was written since, its identity, and the copy.
 	aside, err := filepath.Glob(filepath.Join(o.dir, "newer-*"))
 	if must(t, err); len(aside) != 1 {
 		t.Fatalf("put aside: %q", aside)
 	}
-	if names := dirNames(t, aside[0]); len(names) != 4 {
+	if names := dirNames(t, aside[0]); len(names) != 5 {
 		t.Errorf("put aside: %q", names)
 	}
 }

@@ -76,7 +76,6 @@ func (c rgb) readableOn(paper, mixedWith rgb) rgb {
 func checkColor(s string) (code, detail string) {
 	c, ok := parseColor(s)
 	switch near := c.readableOn(lightPaper, black); {
-	case s == "":
 	case !ok:
 		return "invalid_color", "This must be a colour as #1a6b3c."
 	case near != c:

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -22,6 +21,9 @@ func checkPage(s string) (code, detail string) {
 // without a default port. Anything but one http or https origin is an error, "null" too.
 func parseOrigin(s string) (string, error) {
 	err := errors.New("an origin is a scheme and a host, such as https://www.example.com, without a path")
+	if !isASCII(s) {
+		return "", errors.New("a host has ASCII only: " + asBrowsersSend)
+	}
 	scheme, host, ok := strings.Cut(strings.ToLower(s), "://")
 	if len(s) > 255 || !ok || scheme != "http" && scheme != "https" {
 		return "", err
@@ -45,105 +47,19 @@ func parseOrigin(s string) (string, error) {
 	return scheme + "://" + host + ":" + port, nil
 }
 
+// asBrowsersSend is what to do about the host of an address that has letters beyond ASCII.
+const asBrowsersSend = "give it as a browser sends it (location.origin)"
+
+func isASCII(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool { return r >= utf8.RuneSelf }) < 0
+}
+
 // validHost reports whether host is a host name as browsers send it in an Origin: labels of
 // lower-case ASCII letters, digits, hyphens and underscores, separated by dots.
 func validHost(host string) bool {
 	return !slices.ContainsFunc(strings.Split(host, "."), func(label string) bool {
 		return label == "" || strings.Trim(label, hostSymbols) != ""
 	})
-}
-
-// asciiHost returns a host name, with or without a port, in the form that browsers send: labels
-// with other letters than ASCII's are in Punycode, after xn-- (RFC 5891, section 4.4). It reports
-// false for a name with combining marks, which would first have to be composed with their letters.
-func asciiHost(host string) (string, bool) {
-	labels := strings.Split(strings.ToLower(host), ".")
-	for i, label := range labels {
-		name, port, hasPort := strings.Cut(label, ":")
-		if strings.IndexFunc(name, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
-			continue
-		}
-		if !utf8.ValidString(name) || strings.IndexFunc(name, unicode.IsMark) >= 0 {
-			return "", false
-		}
-		labels[i] = "xn--" + punycode(name)
-		if hasPort {
-			labels[i] += ":" + port
-		}
-	}
-	return strings.Join(labels, "."), true
-}
-
-// punycode encodes a text as RFC 3492, section 6.3, does: its ASCII characters and a hyphen, then
-// for each other character, in order of value, how far it is from the one before it.
-func punycode(s string) string {
-	const base, tmin, tmax, initialBias, initialN = 36, 1, 26, 72, 128
-	text, out := []rune(s), []byte{}
-	for _, r := range text {
-		if r < utf8.RuneSelf {
-			out = append(out, byte(r))
-		}
-	}
-	handled := len(out)
-	basic := handled
-	if basic > 0 {
-		out = append(out, '-')
-	}
-	n, delta, bias := rune(initialN), 0, initialBias
-	for handled < len(text) {
-		next := rune(unicode.MaxRune)
-		for _, r := range text {
-			if r >= n {
-				next = min(next, r)
-			}
-		}
-		delta += int(next-n) * (handled + 1)
-		n = next
-		for _, r := range text {
-			if r < n {
-				delta++
-			}
-			if r != n {
-				continue
-			}
-			q := delta
-			for k := base; ; k += base {
-				threshold := min(max(k-bias, tmin), tmax)
-				if q < threshold {
-					break
-				}
-				out = append(out, punycodeDigit(threshold+(q-threshold)%(base-threshold)))
-				q = (q - threshold) / (base - threshold)
-			}
-			out = append(out, punycodeDigit(q))
-			bias = punycodeBias(delta, handled+1, handled == basic)
-			delta = 0
-			handled++
-		}
-		delta++
-		n++
-	}
-	return string(out)
-}
-
-const punycodeDigits = "abcdefghijklmnopqrstuvwxyz0123456789"
-
-func punycodeDigit(d int) byte { return punycodeDigits[d] }
-
-// punycodeBias adapts the bias (RFC 3492, section 6.1).
-func punycodeBias(delta, points int, first bool) int {
-	const base, tmin, tmax, skew, damp = 36, 1, 26, 38, 700
-	if first {
-		delta /= damp
-	} else {
-		delta /= 2
-	}
-	delta += delta / points
-	k := 0
-	for ; delta > (base-tmin)*tmax/2; k += base {
-		delta /= base - tmin
-	}
-	return k + (base-tmin+1)*delta/(delta+skew)
 }
 
 // isURLText reports whether s has only characters that may follow the host of a URL (RFC 3986, appendix A)
@@ -171,15 +87,6 @@ func isHex(c byte) bool { return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20
 func isNumber(label string) bool {
 	digits := strings.Trim(label, "0123456789") == ""
 	return label != "" && (digits || strings.HasPrefix(label, "0x"))
-}
-
-// isHostLetter reports whether a character beyond ASCII may be in a host name: it must be a letter, and
-// not one that programs take for another letter, such as a full-width form.
-func isHostLetter(r rune) bool {
-	fullWidth := r >= 0xff00 && r <= 0xffef
-	mathematical := r >= 0x1d400 && r <= 0x1d7ff
-	letterlike := r >= 0x2100 && r <= 0x218f
-	return unicode.IsLetter(r) && !fullWidth && !mathematical && !letterlike
 }
 
 // isHostLabel reports whether s is a label of a host name, in lower case. It accepts underscores:

@@ -150,6 +150,24 @@ func trimUnseen(s string) string {
 	return strings.TrimFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.Is(unicode.Cf, r) })
 }
 
+// smallDotted replaces İ by its small form, which has two characters: strings.ToLower makes it an i, another letter.
+func smallDotted(s string) string { return strings.ReplaceAll(s, "İ", "i\u0307") }
+
+// emailKey returns an address for comparing without case, as erasing does.
+func emailKey(email string) string { return foldCase(smallDotted(email)) }
+
+// foldCase returns a text for comparing without case, by the simple case folding of Unicode: of all forms of a letter,
+// as σ, ς and Σ, the small form of the one that comes first. In ASCII it is strings.ToLower.
+func foldCase(s string) string {
+	return strings.Map(func(r rune) rune {
+		first := r
+		for form := unicode.SimpleFold(r); form != r; form = unicode.SimpleFold(form) {
+			first = min(first, form)
+		}
+		return unicode.ToLower(first)
+	}, s)
+}
+
 // cutText returns at most max characters of a text.
 func cutText(s string, max int) string {
 	if runes := []rune(s); len(runes) > max {
@@ -298,6 +316,13 @@ func phoneKey(phone string) string {
 		return r
 	}, strings.Replace(phone, "(0)", "", 1))
 	return strings.TrimPrefix(digits, "00")
+}
+
+// phonesAlike reports whether two telephone numbers are the same, or may be: they end in the same eight digits, and one
+// may lack what is dialled from abroad.
+func phonesAlike(a, b string) bool {
+	a, b = phoneKey(a), phoneKey(b)
+	return a == b || min(len(a), len(b)) >= 8 && a[len(a)-8:] == b[len(b)-8:]
 }
 
 // visible reports whether a text has at least one character and only visible ones.

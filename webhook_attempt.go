@@ -64,7 +64,11 @@ func (a *attempt) dueAt(t *tx) stamp { return newStamp(t.exact.Add(a.delay + tim
 // send carries out an attempt.
 func (w *webhookWorker) send(calls context.Context, a *attempt) {
 	var err error
-	if a.event, err = w.store.eventBySeq(a.seq); err != nil {
+	may := false
+	if a.event, err = w.store.eventBySeq(a.seq); err == nil {
+		may, err = w.store.mayGet(a.webhook.ID, a.event.Type)
+	}
+	if err != nil {
 		a.missing = errors.Is(err, errNotFound)
 		if a.canceled = !a.missing; a.canceled {
 			w.log.Warn(faultWebhooksRead, "error", err)
@@ -72,8 +76,8 @@ func (w *webhookWorker) send(calls context.Context, a *attempt) {
 		return
 	}
 	body, err := webhookBody(&a.event)
-	if err != nil || a.unwanted() {
-		a.missing = true // its data are damaged, or the webhook does not want it any more
+	if err != nil || !may || a.unwanted() {
+		a.missing = true // its data are damaged, or the webhook may not get it or does not want it any more
 		return
 	}
 	began := w.steady()
@@ -82,15 +86,12 @@ func (w *webhookWorker) send(calls context.Context, a *attempt) {
 	header.Set("Content-Type", "application/json")
 	answer, err := w.outbound.do(calls, outboundRequest{http.MethodPost, a.webhook.URL, header, body, 0})
 	a.took = w.steady().Sub(began)
-	var failure *outboundError
-	if errors.As(err, &failure) {
-		a.reason = failure.reason
-		a.canceled = failure.reason == outboundCanceled
-	}
 	if answer == nil || answer.status == 0 {
+		a.reason = reasonOf(err)
+		a.canceled = a.reason == outboundCanceled
 		return
 	}
-	a.status, a.reason = answer.status, ""
+	a.status = answer.status // whatever became of the body
 	if a.succeeded() {
 		return
 	}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"database/sql"
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -173,6 +175,27 @@ func (q *queries) webhookQueues() ([]*webhookQueue, error) {
 			w := *row
 			return append(webhookTable.dest(&w.webhook), &w.number, &w.sentSeq, &w.replaySeq, &w.replayEnd, &w.holder)
 		})
+}
+
+// mayGet reports whether an event of a type may be sent to a webhook now: its account is open, and if an application
+// has made it, that could make it for such events still, as usableAppToken says. A test tells nothing, so it needs no
+// scope for reading.
+func (q *queries) mayGet(webhookID string, kind eventType) (bool, error) {
+	var appID *string
+	var agreed, registered string
+	err := q.one(`SELECT x.app_id, coalesce(g.scope, p.own_scope, ''), coalesce(p.scope, '')
+		FROM webhooks w JOIN accounts a ON a.id = w.account_id LEFT JOIN app_webhooks x ON x.webhook_id = w.id
+		LEFT JOIN apps p ON p.id = x.app_id LEFT JOIN accounts o ON o.id = p.account_id
+		LEFT JOIN grants g ON g.id = x.grant_id WHERE w.id = ? AND a.closed_at IS NULL AND o.closed_at IS NULL
+		AND p.removed_at IS NULL AND g.ended_at IS NULL`, []any{webhookID}, &appID, &agreed, &registered)
+	if err != nil || appID == nil {
+		return err == nil, except(err, errNotFound)
+	}
+	needs := []string{scopeWebhooks}
+	if kind != eventWebhookTest {
+		needs = append(needs, cmp.Or(scopeOfEvent[kind], scopeEvents))
+	}
+	return !hasForeign(needs, strings.Fields(scopesWithin(agreed, registered))), nil
 }
 
 // maxScanned is how many events one call of eventsToSend reads at most.

@@ -419,6 +419,38 @@ func TestWebhook_retryAfterIsHonouredUpToADay(t *testing.T) {
 	}
 }
 
+// The status of an answer counts, whatever becomes of its body.
+func TestWebhook_answerWhoseBodyCannotBeReadIsJudgedByItsStatus(t *testing.T) {
+	t.Parallel()
+	for head, state := range map[string]string{
+		"200 OK": webhookEnabled, "410 Gone": webhookDisabled, "503 Busy\r\nRetry-After: 7200": webhookEnabled,
+	} {
+		for _, body := range []string{"Content-Length: 9\r\n\r\nshort", "Content-Length: 9\r\n\r\nwait",
+			"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n", "Transfer-Encoding: chunked\r\n\r\n"} {
+			t.Run(head[:3]+" "+body, func(t *testing.T) {
+				t.Parallel()
+				bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {
+					r.setAnswer(func(w http.ResponseWriter, _ message) {
+						conn, _, err := w.(http.Hijacker).Hijack()
+						s.check(err)
+						fmt.Fprint(conn, "HTTP/1.1 ", head, "\r\n", body)
+						if strings.HasSuffix(body, "wait") {
+							time.Sleep(time.Hour)
+						}
+						conn.Close()
+					})
+					defer s.startSending()()
+					r.gets(s.announce(s.account, eventLeadCreated))
+					letPass(90 * time.Minute)
+					r.gets()
+					s.counts(1, `SELECT count(*) FROM webhooks WHERE id = ? AND state = ?`, hook, state)
+					s.counts(1, `SELECT count(*) FROM deliveries WHERE status = ? AND error IS NULL`, head[:3])
+				})
+			})
+		}
+	}
+}
+
 // A webhook that asks for a pause gets nothing else meanwhile, and then one at a time.
 func TestWebhook_thatAsksForAPauseGetsOneAtATimeAfterIt(t *testing.T) {
 	t.Parallel()
@@ -512,7 +544,7 @@ func (s *service) giveToApps(n int) {
 	}
 	owner := s.addAccounts(1)[0]
 	for i := range n {
-		p, _ := s.registerApp(func(p *app) { p.AccountID = owner })
+		p, _ := s.registerApp(everything, func(p *app) { p.AccountID, p.OwnScope = owner, &p.Scope })
 		s.sql(`INSERT INTO app_webhooks (webhook_id, app_id)
 			SELECT id, ?1 FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM webhooks) WHERE n % ?2 = ?3`,
 			p.ID, n, i)

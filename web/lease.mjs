@@ -29,8 +29,13 @@ function grow(iat = 0) {
 
 // fault returns why a lease does not hold, or null when it holds.
 function fault(token) {
-  const [header, payload, signature] = token.split(".");
-  const { kid, typ } = JSON.parse(decode(header));
+  const [header, payload, signature = ""] = token.split(".");
+  let kid, typ;
+  try {
+    ({ kid, typ } = JSON.parse(decode(header)));
+  } catch {
+    return "it is damaged";
+  }
   const key = keys.get(kid);
   if (!key) return "it names a key that is not pinned";
   if (!verify(null, Buffer.from(`${header}.${payload}`), key, decode(signature))) return "its signature is wrong";

@@ -61,10 +61,14 @@ def grow(iat=0):
 def fault(token, fingerprint, audience):
     """Why a lease does not hold; None when it holds."""
     text, _, signature = token.rpartition(".")
-    header, payload = (json.loads(decode(part)) for part in text.split("."))
-    if header["kid"] not in keys:
+    try:
+        header, payload = (json.loads(decode(part)) for part in text.split("."))
+        kid, made = header["kid"], decode(signature)
+    except (ValueError, TypeError, KeyError):
+        return "it is damaged"
+    if kid not in keys:
         return "it names a key that is not pinned"
-    if not signed(keys[header["kid"]], text.encode(), decode(signature)):
+    if not signed(keys[kid], text.encode(), made):
         return "its signature is wrong"
     grow(payload["iat"])
     if header["typ"] != "at+jwt":

@@ -9,7 +9,8 @@ sha256() { openssl dgst -sha256 -binary; }
 claim() { part 2 | decode | jq -r ".$1"; }
 
 # 1. A pinned key, found by its thumbprint, made the signature.
-kid=$(part 1 | decode | jq -r .kid)
+kid=$(part 1 | decode 2>/dev/null | jq -r .kid 2>/dev/null) || kid=
+[ -n "$kid" ] || refuse 'it is damaged'
 awk -v dir="$work" '/BEGIN/ { n++ } n { print >(dir "/key" n) }' public.pem
 pinned=
 for key in "$work"/key*; do
@@ -19,7 +20,7 @@ for key in "$work"/key*; do
 done
 [ -n "$pinned" ] || refuse 'it names a key that is not pinned'
 printf %s "${TOKEN%.*}" >"$work/signed"
-part 3 | decode >"$work/signature"
+part 3 | decode >"$work/signature" 2>/dev/null || refuse 'it is damaged'
 openssl pkeyutl -verify -pubin -inkey "$pinned" -rawin -in "$work/signed" \
   -sigfile "$work/signature" >"$work/answer" 2>&1 || refuse 'its signature is wrong'
 

@@ -185,7 +185,7 @@ if (paid !== report.days[0]?.totals.total) throw new Error(JSON.stringify(report
 const books = await need("listBookConnections", operator.GET("/books/connections", { params: { query: { account_id } } }));
 if (books.data.length !== 0) throw new Error(JSON.stringify(books));
 const nobooks = { path: { id: "bkc_01m8a6b2q7w3d8h5n0t4x9zcke" } };
-const noexport = { path: { ...nobooks.path, export: "exp_01m8a6c9v1j4r7p2s5y8b3m6fg" } };
+const noexport = { path: { ...nobooks.path, export_id: "exp_01m8a6c9v1j4r7p2s5y8b3m6fg" } };
 const date = today.date;
 const lines = [
   { kind: "sales" as const, vat_rate: 810, account: "200", tax: "OUTPUT2" },
@@ -203,8 +203,8 @@ const refusals = {
   exportRevenueDay: await operator.POST("/books/connections/{id}/exports", {
     params: { ...nobooks, header: { "Idempotency-Key": crypto.randomUUID() } }, body: { date },
   }),
-  retryBookExport: await operator.POST("/books/connections/{id}/exports/{export}/retry", { params: noexport, body: {} }),
-  reverseBookExport: await operator.POST("/books/connections/{id}/exports/{export}/reverse", { params: noexport, body: { date } }),
+  retryBookExport: await operator.POST("/books/connections/{id}/exports/{export_id}/retry", { params: noexport, body: {} }),
+  reverseBookExport: await operator.POST("/books/connections/{id}/exports/{export_id}/reverse", { params: noexport, body: { date } }),
   disconnectBooks: await operator.DELETE("/books/connections/{id}", { params: nobooks }),
 };
 for (const [name, { error, response }] of Object.entries(refusals)) {
