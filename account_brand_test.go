@@ -177,7 +177,7 @@ func TestAccount_hasAColorThatCanBeReadInTheLightAndInTheDark(t *testing.T) {
 	g.unchanged(before)
 	g.do("PATCH", "/account", `{"color":"#1A6b3c"}`, admin).is(200).holds(`color="#1A6b3c"`)
 	g.set("-phone", "+41 32 622 00 00", "-contact", "mailto:info@example.com")
-	g.do("PATCH", "/account", asPNG(pngOf(1, 1)), admin).is(200)
+	g.do("PATCH", "/account", logoOf("png", pngOf(1, 1, "")), admin).is(200)
 	g.set("-phone", "", "-contact", "", "-color", "", "-logo", "")
 	g.get("/account", admin).is(200).holds(`color=null`, `phone=null`, `contact=null`, `logo=null`)
 }
