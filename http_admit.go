@@ -38,8 +38,8 @@ func (c *call) endQuestion() {
 	}
 }
 
-// finish ends the reading of a request, and gives back the memory that parsing took. It returns a refusal that names
-// every wrong member and parameter; nil: all are right.
+// finish ends the reading of a request, and gives back the memory that its body took. It returns a refusal that
+// names every wrong member and parameter; nil: all are right.
 func (c *call) finish() error {
 	if c.route.token == tokenRequired {
 		c.in.refuseUnknownParameters()
@@ -47,6 +47,9 @@ func (c *call) finish() error {
 	wrong := c.in.err()
 	if !c.route.readsLater {
 		c.parsed = jsonValue{}
+		if c.idemKey == "" { // else the body is compared
+			c.body = nil
+		}
 		c.held.set(int64(len(c.body))) // less than before, which never fails
 	}
 	return wrong
