@@ -244,7 +244,7 @@ func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.server.answer(c.response, r, result)
+	o.server.answer(c, result)
 	return kept.body.Bytes(), nil
 }
 

@@ -234,8 +234,8 @@ func checkFiles(files []string, users ...int) error {
 }
 
 // target returns the path, without links, of a file that the operator names for writing. The error has the next step if
-// others than root and this user may write in its directory, or lead the path elsewhere: they could put something else
-// in place of what is being written.
+// it is one of the service's own, there or not; or if others than root and this user may write in its directory, or
+// lead the path elsewhere: they could put something else in place of what is being written.
 func (e *env) target(name string) (string, error) {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(name))
 	if err == nil {
@@ -253,7 +253,21 @@ func (e *env) target(name string) (string, error) {
 				at, userName(owner), info.Mode().Perm())
 		}
 	}
-	return filepath.Join(dir, filepath.Base(name)), err
+	path := filepath.Join(dir, filepath.Base(name))
+	if err == nil && slices.Contains(e.ownFiles(), path) {
+		err = fmt.Errorf("%s is one of the service's own files: name another one", path)
+	}
+	return path, err
+}
+
+// ownFiles returns the paths, their directories without links, of the files of the database and of the key file.
+func (e *env) ownFiles() (all []string) {
+	for _, own := range append(filesOf(e.files["db"], "db"), filesOf(e.files["key"], "key")...) {
+		if dir, err := filepath.Abs(realPath(filepath.Dir(own))); err == nil {
+			all = append(all, filepath.Join(dir, filepath.Base(own)))
+		}
+	}
+	return all
 }
 
 // source opens a file that the operator names for reading. Root reads it with the rights of the user to whom its

@@ -363,7 +363,7 @@ func TestDocuments_faultsReadAsTheServiceReportsThem(t *testing.T) {
 	t.Parallel()
 	faults := tableTexts(t, "## Faults")
 	want := []string{walLargeReason, walLargeLitestreamReason, faultKeyFile, warnOrigins, warnRates, warnTokens,
-		warnBusy}
+		warnBusy, warnFull}
 	for _, err := range []error{errStorageFull, errReplaced, errHeader, errClosed, errors.New("anything else")} {
 		want = append(want, storageReason(err))
 	}

@@ -35,6 +35,7 @@ const (
 	feedWaiting       = 256                   // requests at a time
 	feedWaitingOfOne  = 16                    // of them, those of an account
 	feedWaitingOfUser = 4                     // of them, those of a token, or of an application in an account
+	feedWaitingOfApp  = 64                    // those of an application, over all accounts
 	feedRetry         = 5 * time.Second       // after a refusal to wait
 	maxFeedCursor     = 200                   // characters
 )
@@ -76,8 +77,7 @@ func parseFeedCursor(keys *keyring, cursor string) (p feedPosition, err error) {
 type feed struct {
 	mu      sync.Mutex
 	watches bool                     // the commits of the store, from the first caller on
-	all     int                      // requests that wait
-	waiting map[string]int           // of them, by the account that is charged, and by who in it asks
+	waiting counter[string]          // requests: all (""), by account, by who in it asks, and by application
 	changed map[string]chan struct{} // by the account whose events are waited for ("": any): closed at its next commit
 }
 
@@ -86,48 +86,41 @@ type feed struct {
 func (f *feed) enter(st *store, c *caller) (leave func(), err error) {
 	// An application's tokens count together, since it can get new ones at will.
 	account, user := c.claims.Subject, c.claims.Subject+" "+c.claims.ID
+	under := []ceiling[string]{{user, feedWaitingOfUser}, {account, feedWaitingOfOne}, {"", feedWaiting}}
 	if c.app != "" {
-		user = c.claims.Subject + " " + c.limitedAs()
+		under[0].key = c.claims.Subject + " " + c.limitedAs()
+		under = append(under, ceiling[string]{c.limitedAs(), feedWaitingOfApp})
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch {
-	case f.waiting[user] >= feedWaitingOfUser:
-		return nil, errWaiting(feedWaitingOfUser, "of one token, or of one application")
-	case f.waiting[account] >= feedWaitingOfOne:
-		return nil, errWaiting(feedWaitingOfOne, "of one account")
-	case f.all >= feedWaiting:
+	switch full := f.waiting.add(1, under...); {
+	case full == nil:
+	case full.key == "":
 		return nil, errFeedFull
+	case full.key == account:
+		return nil, errWaiting(full.most, "of one account")
+	case full.most == feedWaitingOfApp:
+		return nil, errWaiting(full.most, "of one application, over all accounts,")
+	default:
+		return nil, errWaiting(full.most, "of one token, or of one application")
 	}
 	if !f.watches {
 		f.watches = true
 		st.watch(f.committed)
 	}
-	f.count(1, account, user)
 	return func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.count(-1, account, user)
+		if f.waiting.add(-1, under...); len(f.waiting.counts) == 0 {
+			clear(f.changed)
+		}
 	}, nil
 }
 
 // errWaiting returns the refusal of a request that would wait beside as many as may.
-func errWaiting(most int, of string) error {
+func errWaiting(most int64, of string) error {
 	detail := fmt.Sprintf("At most %d requests %s may wait for events at a time.", most, of)
-	return errRate(limitReached{name: "waiting", rate: most, full: maxFeedWait}, detail, feedRetry)
-}
-
-// count adds to what is counted of a request. mu is held.
-func (f *feed) count(n int, names ...string) {
-	f.all += n
-	for _, name := range names {
-		if f.waiting[name] += n; f.waiting[name] == 0 {
-			delete(f.waiting, name)
-		}
-	}
-	if f.all == 0 {
-		clear(f.changed)
-	}
+	return errRate(limitReached{name: "waiting", rate: int(most), full: maxFeedWait}, detail, feedRetry)
 }
 
 // next returns a channel that is closed once events of an account were committed; "": of any. Who calls it before

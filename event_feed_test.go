@@ -224,6 +224,28 @@ func TestFeed_judgesWhoWaitsAgain(t *testing.T) {
 	})
 }
 
+// Against an application that waits for all restaurants that use it, and leaves nobody else a place.
+func TestFeed_waitersOfAnApplicationLeaveRoomForOthers(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		p, _ := s.registerApp(func(p *app) { p.Scope = scopeEvents })
+		waits := func() func() answer {
+			token, _ := s.appToken(p, s.addAccount("restaurant"), scopeEvents)
+			return s.asks("/events?after=now&wait=15", bearer(token))
+		}
+		var all []func() answer
+		for range feedWaitingOfApp {
+			all = append(all, waits())
+		}
+		synctest.Wait()
+		waits()().is(429, "rate_limited").contains("At most 64 requests of one application")
+		last := s.asks("/events?after=now&wait=15", s.auth(s.account, scopeEvents))
+		for _, answered := range append(all, last) {
+			answered().is(200)
+		}
+	})
+}
+
 // A flood of waiters: of one token, of an application that gets new tokens, of an account with many tokens, of all.
 func TestFeed_waitersOfOneLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()

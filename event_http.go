@@ -19,7 +19,7 @@ type eventAPI struct {
 // that is kept, such as one with a date in the future, each sweep looks through the next limits.listRows events.
 func eventWing(s *server) wing {
 	oldest := func() stamp { return newStamp(s.keepEvents.before(s.now())) }
-	a := &eventAPI{s, &feed{waiting: map[string]int{}, changed: map[string]chan struct{}{}}}
+	a := &eventAPI{s, &feed{changed: map[string]chan struct{}{}}}
 	swept := int64(0) // number of the last event that was looked at for that
 	return wing{
 		routes: []route{{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,

@@ -52,9 +52,11 @@ type route struct {
 	creates    bool          // each request adds something: honours Idempotency-Key
 	careful    bool          // moves money or makes something: refuses members that it does not know
 	body       int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
-	values     int           // most JSON values in a body; 0: maxBodyValues
+	values     int           // most JSON values in a body, or fields of a form; 0: maxBodyValues, maxFields
+	noQuery    bool          // the query is not read
+	repeatable time.Duration // for which an Idempotency-Key is honoured; 0: a day
 	readsLater bool          // members are read after the charge, too, so the parsed body is kept until run returns
-	raw        bool          // takes a body of any type as it is (call.body), for signatures over its bytes
+	raw        bool          // takes a body of any type as it is, which its handler has read (call.receive)
 	question   bool          // reads a list or a range: has its turn (doors), and ends after questionTimeout
 	members    []extraMember // extra members of every problem on its path
 
@@ -166,12 +168,11 @@ type server struct {
 	accountBuckets *limiter // by the bucket's name and account
 	addressBuckets *limiter // by the limit's name and what it counts: an address, an order, an application
 	askers         *lastAskers
-	parsing        *memoryBudget
-	receiving      *memoryBudget
+	memory         counter[asker] // bytes, see heldMemory
 	outbound       *outbound
 	documents      *clientDocuments
 	health         healthCheck
-	running        inProgress
+	running        counter[string] // requests with an Idempotency-Key, by what their answers are stored under
 	metrics        metrics
 	told           *teller // the handler of log
 	startedAt      time.Time
@@ -209,11 +210,9 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		told: newTeller(log), startedAt: st.now(), stopping: make(chan struct{}),
 		outbound: newOutbound(o.outboundAllow), documents: newClientDocuments(o.nounOptions, st),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets),
-		askers:  &lastAskers{max: maxAccountBuckets, accounts: map[string][2]askedFrom{}},
-		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory),
-		running: inProgress{ids: map[string]bool{}}, refusals: map[string]refusalForm{},
-		wingCounts: map[string]func() int64{},
-		doors:      newDoors(questionsAtOnce), elsewhere: http.NewCrossOriginProtection()}
+		askers:   &lastAskers{max: maxAccountBuckets, accounts: map[string][2]askedFrom{}},
+		refusals: map[string]refusalForm{}, wingCounts: map[string]func() int64{},
+		doors: newDoors(questionsAtOnce), elsewhere: http.NewCrossOriginProtection()}
 	s.log = slog.New(s.told)
 	s.startClock()
 	s.outbound.blocked = st.waits
@@ -315,14 +314,15 @@ type call struct {
 	caller    *caller // nil: no token
 	bearer    *caller // the same, also where the token does not suffice for the route
 	origin    originCheck
-	app       *app      // the calling one: scripts of its origins may read the answer, refusals too; nil: none
-	account   string    // that is charged; "": none
-	now       time.Time // when the request had been read
-	strict    bool      // every unknown member is refused (RFC 7240)
-	in        *input    // members and parameters, until finish, and wildcards of the path
+	asker     asker      // whom what it takes is counted for
+	held      heldMemory // for its body, then for its answer
+	app       *app       // the calling one: scripts of its origins may read the answer, refusals too; nil: none
+	account   string     // that is charged; "": none
+	now       time.Time  // when the request had been read
+	strict    bool       // every unknown member is refused (RFC 7240)
+	in        *input     // members and parameters, until finish, and wildcards of the path
 	body      []byte
 	parsed    jsonValue // body, parsed, until finish
-	free      func()    // gives back the memory that parsed takes; nil: nothing was taken
 	leave     func()    // gives back the place of a question; nil: it has none
 	idemKey   string    // the Idempotency-Key; "": none
 	forced    bool      // by a command with -force
@@ -345,6 +345,7 @@ func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 		c.strict = true
 		w.Header().Set("Preference-Applied", "handling=strict")
 	}
+	defer c.held.set(0)
 	result, err := s.run(c)
 	w.caller = callerOf(c)
 	if c.bearer != nil {
@@ -360,7 +361,7 @@ func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	case err != nil:
 		s.fail(w, r, err)
 	default:
-		s.answer(w, r, result)
+		s.answer(c, result)
 	}
 }
 
@@ -375,23 +376,27 @@ func (s *server) run(c *call) (any, error) {
 	if err := s.checkToken(c); err != nil {
 		return nil, err
 	}
+	c.asker = s.askerOf(c)
+	c.held = newHeldMemory(&s.memory, c.asker)
 	if c.caller == nil && c.route.address != "" {
 		if err := s.limitAddress(c.route.address, s.address(r), s.anonymousRate); err != nil {
 			return nil, err
 		}
 	}
 	var body *jsonValue
-	if r.Method == http.MethodPost || r.Method == http.MethodPatch || r.Method == http.MethodPut {
-		var err error
-		defer c.dropParsed()
-		if body, err = s.readBody(c); err != nil {
+	if !c.route.raw && (r.Method == http.MethodPost || r.Method == http.MethodPatch || r.Method == http.MethodPut) {
+		if err := c.readBody(); err != nil {
 			return nil, err
 		}
+		body = &c.parsed
 		if err := c.readIdempotencyKey(); err != nil {
 			return nil, err
 		}
 	}
 	c.now = s.now()
+	if c.route.noQuery {
+		r.URL.RawQuery = ""
+	}
 	c.in = newInput(body, r, c.caller)
 	if body != nil && (c.strict || c.route.careful) {
 		c.in.refuseUnknown()

@@ -15,12 +15,19 @@ import (
 
 // enter waits for the turn of a question; it is over when the handler returns. Errors: that of ctx.
 func (s *server) enter(ctx context.Context, c *call) (err error) {
-	who := asker{address: s.address(c.request)}
-	if c.caller != nil {
-		who = asker{account: c.caller.claims.Subject}
-	}
-	c.leave, err = s.doors.enter(ctx, who)
+	c.leave, err = s.doors.enter(ctx, c.asker)
 	return err
+}
+
+// askerOf returns whom what a call takes is counted for. The bearer of a device's token counts by address.
+func (s *server) askerOf(c *call) asker {
+	switch {
+	case !c.bearsOwnToken():
+		return asker{askerAddress, s.address(c.request)}
+	case c.caller.app != "":
+		return asker{askerApplication, c.caller.limitedAs()}
+	}
+	return asker{askerAccount, c.caller.claims.Subject}
 }
 
 // endQuestion gives back the place of a question, if the call has one.
@@ -39,7 +46,11 @@ func (c *call) finish() error {
 	}
 	wrong := c.in.err()
 	if !c.route.readsLater {
-		c.dropParsed()
+		c.parsed = jsonValue{}
+		if c.idemKey == "" { // else the body is compared
+			c.body = nil
+		}
+		c.held.set(int64(len(c.body))) // less than before, which never fails
 	}
 	return wrong
 }

@@ -96,18 +96,31 @@ func (a *reply) withCookie(c *http.Cookie) *reply {
 	return a
 }
 
-// answer writes a handler's result: a *reply, a *staticFile, or any other value as JSON with status 200.
-func (s *server) answer(w *response, r *http.Request, result any) {
+// answer writes a handler's result: a *reply, a *staticFile, or any other value as JSON with status 200. Where there is
+// no memory for an answer, it is refused if the call only reads.
+func (s *server) answer(c *call, result any) {
+	var out *reply
 	switch v := result.(type) {
-	case *reply:
-		s.writeTagged(w, r, v)
 	case *staticFile:
-		s.sendStatic(w, r, v)
+		s.sendStatic(c.response, c.request, v)
+		return
+	case *reply:
+		out = v
 	case jsonAppender:
-		s.write(w, reply{status: http.StatusOK, body: append(v.appendJSON(make([]byte, 0, 1024)), '\n')})
+		out = &reply{status: http.StatusOK, body: append(v.appendJSON(make([]byte, 0, 1024)), '\n')}
 	default:
-		s.write(w, reply{status: http.StatusOK, body: encodeJSON(result)})
+		out = &reply{status: http.StatusOK, body: encodeJSON(result)}
 	}
+	held := len(out.body)
+	if held <= smallAnswer {
+		held = 0
+	}
+	c.body, c.parsed = nil, jsonValue{}
+	if err := c.held.set(int64(held)); err != nil && c.route.method() == http.MethodGet {
+		s.fail(c.response, c.request, err)
+		return
+	}
+	s.writeTagged(c.response, c.request, out)
 }
 
 // writeTagged is write, or 304 if the caller has the answer already.

@@ -9,12 +9,11 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 )
 
 // Idempotency-Keys (contract, section 1): the answer to a request that creates something is stored
-// under the request's key for a day, and a repeated request gets it again.
+// under the request's key, mostly for a day, and a repeated request gets it again.
 
 // The problem codes of Idempotency-Keys.
 var (
@@ -29,30 +28,6 @@ var (
 		"Idempotency-Key reused",
 		"This Idempotency-Key was already used with another body or path. Choose a new one for a new request.")
 )
-
-// inProgress is the set of requests with an Idempotency-Key that are running.
-type inProgress struct {
-	mu  sync.Mutex
-	ids map[string]bool // by the id that the answer is stored under
-}
-
-// begin adds a request. It reports false if one with the same id is running.
-func (p *inProgress) begin(id string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ids[id] {
-		return false
-	}
-	p.ids[id] = true
-	return true
-}
-
-// end removes a request.
-func (p *inProgress) end(id string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.ids, id)
-}
 
 // readIdempotencyKey reads the Idempotency-Key of a request to a route that creates; other routes
 // ignore the header. It is 1 to 255 visible ASCII characters, perhaps in double quotes, which are
@@ -74,7 +49,7 @@ func (c *call) readIdempotencyKey() error {
 }
 
 // create runs f in a transaction. If the call has an Idempotency-Key, f's result is encrypted
-// and stored in the same transaction for 24 hours. A repeated call within that time does not run f,
+// and stored in the same transaction for a day or route.repeatable. A repeated call within that time does not run f,
 // unless c.stillTrue denies it: it sets c.replay to the stored answer, and returns a zero result
 // that must be ignored.
 // Errors of f are not stored. Errors: those of f and of update, idempotency_in_progress,
@@ -88,14 +63,15 @@ func create[Res any](
 	keys := s.keys.Load()
 	id := keys.hash("idempotency scope", s.idempotencyCaller(c), c.route.pattern, c.idemKey)
 	path, _ := s.routing.Load().inBase(c.request.URL.Path) // distinguishes what the route's wildcards match
-	if account := c.request.URL.Query().Get("account_id"); account != "" {
+	if account := c.in.query.Get("account_id"); account != "" {
 		path += "?account_id=" + account
 	}
 	request := keys.hash("idempotency request", path, string(c.body))
-	if !s.running.begin(string(id)) {
+	alone := ceiling[string]{string(id), 1}
+	if s.running.add(1, alone) != nil {
 		return res, &refusal{code: codeIdempotencyInProgress, retryAfter: time.Second}
 	}
-	defer s.running.end(string(id))
+	defer s.running.add(-1, alone)
 	err = s.store.update(ctx, func(t *tx) (err error) {
 		if c.replay, err = c.earlierAnswer(t, keys, id, request); err != nil || c.replay != nil {
 			return err
@@ -107,7 +83,8 @@ func create[Res any](
 		if any(res) != any(noContent) {
 			plain = encodeJSON(res)
 		}
-		t.storeAnswer(id, storedAnswer{request: request, sealed: keys.seal(c.idemKey, plain)})
+		t.storeAnswer(id, storedAnswer{request: request, sealed: keys.seal(c.idemKey, plain)},
+			cmp.Or(c.route.repeatable, 24*time.Hour))
 		return nil
 	})
 	if err != nil {

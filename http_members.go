@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -20,15 +21,15 @@ import (
 // input. Each reading method returns a zero value for a wrong member and records it, so that
 // one answer can name all wrong members (contract, section 1).
 type input struct {
-	body      *jsonValue // an object; nil: the request has no body
-	query     url.Values
-	malformed bool          // the query can't be decoded
-	request   *http.Request // for the wildcards of its path; nil: none are read
-	caller    *caller       // whom the bearer token names; nil: no token
-	pointer   string        // JSON pointer of body within the request's body: "#" or "#/customer"
-	known     []string      // the parameters of the query that were read
-	errs      *[]fieldError // every wrong member so far, shared with the inputs of nested objects
-	noted     []fieldError  // holds errs for the outermost input
+	body    *jsonValue // an object; nil: the request has no body
+	query   url.Values
+	unread  string        // why the query was not read; "": it was
+	request *http.Request // for the wildcards of its path; nil: none are read
+	caller  *caller       // whom the bearer token names; nil: no token
+	pointer string        // JSON pointer of body within the request's body: "#" or "#/customer"
+	known   []string      // the parameters of the query that were read
+	errs    *[]fieldError // every wrong member so far, shared with the inputs of nested objects
+	noted   []fieldError  // holds errs for the outermost input
 
 	path   string            // of body as pointer has it, with * for the index of an element: "#/lines/*"
 	places map[string]*place // by path, what is known of bodies, see refuseUnknown; shared by nested objects
@@ -39,11 +40,23 @@ func newInput(body *jsonValue, r *http.Request, who *caller) *input {
 	in := &input{body: body, request: r, caller: who, pointer: "#", path: "#"}
 	in.errs = &in.noted
 	if r != nil && r.URL.RawQuery != "" {
-		var err error
-		in.query, err = url.ParseQuery(r.URL.RawQuery)
-		in.malformed = err != nil
+		in.readQuery(r.URL.RawQuery)
 	}
 	return in
+}
+
+// maxFields is how many fields a form has at most, and parameters a query; of each field a hundred bytes and more are
+// kept, however short it is.
+const maxFields = 100
+
+// readQuery reads the parameters of a query.
+func (in *input) readQuery(query string) {
+	var err error
+	if strings.Count(query, "&") >= maxFields {
+		in.unread = fmt.Sprintf("The query string of the URL has more than %d parameters.", maxFields)
+	} else if in.query, err = url.ParseQuery(query); err != nil {
+		in.unread = "The query string of the URL is malformed."
+	}
 }
 
 // parseForm parses the body of a form (application/x-www-form-urlencoded) into an object whose members are
@@ -70,8 +83,8 @@ func (in *input) pathValue(name string) string { return in.request.PathValue(nam
 // err returns a refusal that names every wrong member and parameter, or nil if there are none. It is called once all
 // members were read: what is unknown is noted by its first call only.
 func (in *input) err() error {
-	if in.malformed {
-		return &refusal{code: codeValidation, detail: "The query string of the URL is malformed."}
+	if in.unread != "" {
+		return &refusal{code: codeValidation, detail: in.unread}
 	}
 	if in.places != nil {
 		(&unknownWalk{}).object(in)
@@ -581,100 +594,92 @@ func (in *input) anyObject(name string, max int) jsonText {
 	return jsonText(v.raw)
 }
 
-// How many bytes of memory the bodies of all callers may take together: from when they are parsed until their
-// members are read; and while bodies are received that may be larger than maxBody.
-const (
-	parseMemory   = 16 << 20
-	receiveMemory = 32 << 20
-)
-
 // readBody reads and parses the body. It refuses a wrong type (415), size (413) or syntax (400).
-// On a route whose members may all be absent it reads an empty body of any type as {}. It returns nil on
-// a route that takes its body as it is.
-func (s *server) readBody(c *call) (*jsonValue, error) {
-	w, r := c.response, c.request
+// On a route whose members may all be absent it reads an empty body of any type as {}.
+func (c *call) readBody() error {
+	r := c.request
 	if c.route.noBody && r.ContentLength == 0 {
 		c.body, c.parsed = []byte("{}"), jsonValue{kind: jsonObject}
-		return &c.parsed, nil
+		return nil
 	}
 	// Several lines of a header mean the same as a list, which neither of these may be.
 	kind := strings.Join(r.Header["Content-Type"], ", ")
 	coding := strings.Join(r.Header["Content-Encoding"], ", ")
 	plain := slices.Contains([]string{"", "identity"}, strings.ToLower(coding))
-	if !c.route.raw && !(plain && c.acceptsContentType(kind)) {
-		w.Header().Set("Accept", c.route.bodyType())
-		return nil, &refusal{code: codeMediaType}
+	if !plain || !c.acceptsContentType(kind) {
+		c.response.Header().Set("Accept", c.route.bodyType())
+		return &refusal{code: codeMediaType}
 	}
-	limit := c.route.bodyLimit()
-	if r.ContentLength > limit {
-		w.Header().Set("Connection", "close") // else net/http would read the body before it answers
-		return nil, errBodySize(limit)
+	if err := c.receive(); err != nil {
+		return err
 	}
-	body, err := s.receive(w, c, limit)
-	if err != nil {
-		return nil, err
-	}
-	c.body = body
-	switch {
-	case c.route.raw:
-		return nil, nil
-	case c.route.takesForm():
-		c.parsed, err = parseForm(body)
-		return &c.parsed, err
-	}
-	return s.parseBody(c)
+	return c.parse()
 }
 
-// receive reads the bytes of a body. On a route that takes large bodies it takes the memory from a budget, so that
-// only so many are read at a time. Errors: a refusal (413, 400), errManyBodies.
-func (s *server) receive(w http.ResponseWriter, c *call, limit int64) ([]byte, error) {
-	if limit > maxBody && !c.route.raw {
-		release, err := s.receiving.take(c.payer(), limit)
+const firstRead = 512 // bytes of a body that are read first, then twice as many each time
+
+// receive reads the bytes of the body, for which memory is held as they arrive: announcing some takes none. Errors: a
+// refusal (413, 400), errHeld; the connection is closed then, since net/http would read the rest before it answers.
+func (c *call) receive() (err error) {
+	defer func() {
 		if err != nil {
-			return nil, err
+			c.response.Header().Set("Connection", "close")
 		}
-		defer release()
+	}()
+	limit := c.route.bodyLimit()
+	most := c.request.ContentLength
+	switch {
+	case most > limit:
+		return errBodySize(limit)
+	case most < 0:
+		most = limit
 	}
-	body, err := readAll(w, c.request, limit)
-	if err == nil {
-		return body, nil
+	from := http.MaxBytesReader(c.response, c.request.Body, most)
+	for {
+		if len(c.body) == cap(c.body) {
+			size := min(max(firstRead, 2*int64(cap(c.body))), most+1)
+			if err := c.held.set(size); err != nil {
+				return err
+			}
+			c.body = append(make([]byte, 0, size), c.body...)
+		}
+		n, err := from.Read(c.body[len(c.body):cap(c.body)])
+		switch c.body = c.body[:len(c.body)+n]; {
+		case err == io.EOF:
+			return nil
+		case errors.As(err, new(*http.MaxBytesError)):
+			return errBodySize(limit)
+		case err != nil:
+			return &refusal{code: codeMalformedJSON, detail: "The body ended early."}
+		}
 	}
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		return nil, errBodySize(limit)
-	}
-	return nil, &refusal{code: codeMalformedJSON, detail: "The body ended early."}
 }
 
-// parseBody parses the body of a call, and takes the memory for it from the budget, until dropParsed gives it
-// back. Errors: a refusal (400), errManyBodies.
-func (s *server) parseBody(c *call) (_ *jsonValue, err error) {
-	most := cmp.Or(c.route.values, maxBodyValues)
-	values := min(int64(most), int64(len(c.body)/2+1)) // each takes two bytes at least: "1,"
-	memory := 2*int64(len(c.body)) + values*memberMemory
-	if c.free, err = s.parsing.take(c.payer(), memory); err != nil {
-		return nil, err
+// parse parses the body, for which memory is held until finish; if the route reads later, until the answer. Errors: a
+// refusal (400, 422), errHeld.
+func (c *call) parse() (err error) {
+	most, between := cmp.Or(c.route.values, maxBodyValues), ",[{"
+	if c.route.takesForm() {
+		most, between = cmp.Or(c.route.values, maxFields), "&"
+	}
+	values := 1 // at most
+	for i := range between {
+		values += bytes.Count(c.body, []byte(between[i:i+1]))
+	}
+	if c.route.takesForm() && values > most {
+		return &refusal{code: codeValidation, detail: fmt.Sprintf("The form has more than %d fields.", most)}
+	}
+	if err := c.held.set(2*int64(len(c.body)) + int64(min(values, most))*memberMemory); err != nil {
+		return err
+	}
+	if c.route.takesForm() {
+		c.parsed, err = parseForm(c.body)
+		return err
 	}
 	if c.parsed, err = parseBody(c.body, most); err != nil {
-		return nil, &refusal{code: codeMalformedJSON, detail: "The body can't be read: " + err.Error() + "."}
+		return &refusal{code: codeMalformedJSON, detail: "The body can't be read: " + err.Error() + "."}
 	}
-	return &c.parsed, nil
-}
-
-// dropParsed drops the parsed body once its members are read, and gives back the memory that it took.
-func (c *call) dropParsed() {
-	if c.free != nil {
-		c.parsed = jsonValue{}
-		c.free()
-	}
-}
-
-// payer returns the account whose share of a memoryBudget the call uses, that of its token; "": no token.
-func (c *call) payer() string {
-	if c.caller == nil {
-		return ""
-	}
-	return c.caller.claims.Subject
+	return nil
 }
 
 // takesForm reports whether bodies are forms.
@@ -707,17 +712,6 @@ func (c *call) acceptsContentType(contentType string) bool {
 	charset, hasCharset := params["charset"]
 	return err == nil && (kind == want || kind == "text/plain" && c.route.beacon) &&
 		(!hasCharset || strings.EqualFold(charset, "utf-8"))
-}
-
-// readAll reads a body of at most limit bytes. With a Content-Length, which the caller has
-// compared with the limit, that takes one allocation.
-func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	if r.ContentLength < 0 {
-		return io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	}
-	body := make([]byte, r.ContentLength)
-	_, err := io.ReadFull(r.Body, body)
-	return body, err
 }
 
 func errBodySize(limit int64) error {

@@ -45,7 +45,7 @@ func tuneCollector(getenv func(string) string) {
 		debug.SetGCPercent(300)
 	}
 	if getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(64 << 20) // reached by a thousand requests at once
+		debug.SetMemoryLimit(64<<20 + heldAtOnce) // beyond it the collector would take half of all time
 	}
 }
 

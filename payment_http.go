@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync/atomic"
+	"time"
 )
 
 // A paymentAPI serves the webhooks of payment providers.
@@ -93,13 +95,15 @@ func (a *paymentAPI) takeNotice(ctx context.Context, c *call, provider string) (
 	}
 	err := a.readNotice(ctx, c, provider, c.in.pathValue("connection"))
 	if errors.Is(err, errNotice) {
+		c.response.Header().Set("Connection", "close") // else net/http would read the body before it answers, and then
+		http.NewResponseController(c.response).SetReadDeadline(time.Unix(1, 0))
 		err = cmp.Or(a.limitAddress("payment webhook", a.address(c.request), noticeRate), err)
 	}
 	return noContent, err
 }
 
 // readNotice schedules a look at what a webhook of a provider is about, and returns when that is on disk. A
-// connection that does not exist gets the same error as a wrong signature, errNotice.
+// connection that does not exist gets the same error as a wrong signature, errNotice, before the body is read.
 func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection string) error {
 	row, err := a.store.paymentConnection(anyAccount, connection)
 	switch {
@@ -113,7 +117,10 @@ func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection s
 		a.log.Warn(faultConnected, "error", err, "connection", row.ID)
 		return errNotice
 	}
-	notice, err := a.payments.providers[name].notice(conn, c.request, c.body, c.now)
+	if err := c.receive(); err != nil {
+		return err
+	}
+	notice, err := a.payments.providers[name].notice(conn, c.request, c.body, a.now())
 	if err != nil {
 		return err
 	}

@@ -144,5 +144,8 @@ func TestPayment_webhooksWithAWrongSignatureChangeNothing(t *testing.T) {
 			s.post(path, body).is(401, "invalid_signature")
 		}
 		s.unchanged(before)
+		unsent := s.begins("POST", "/payments/stripe/"+newID("con", time.Now()), "{", 64<<10)
+		equal(t, "before the body has come", <-unsent.answer, 401)
+		s.post("/payments/stripe/"+s.connection, strings.Repeat(" ", maxRawBody+1)).is(413)
 	})
 }

@@ -344,42 +344,87 @@ func (h *lookupHistory) add(f failedLookup) (repeated bool) {
 	return repeated
 }
 
-// A memoryBudget bounds the memory that requests take while they are read. No account may hold more than half of
-// it, so that others always get their part; all callers without a token count as one account.
-type memoryBudget struct {
-	mu   sync.Mutex
-	size int64
-	used int64
-	held map[string]int64 // by account; "": of callers without a token
+// A counter counts something under several keys at once. Its zero value is ready for use.
+type counter[K comparable] struct {
+	mu     sync.Mutex
+	counts map[K]int64 // has an entry only where there is some
 }
 
-var errManyBodies = &refusal{code: codeBusy, retryAfter: time.Second,
-	detail: "Too many bodies are being read at a time. Try again shortly."}
-
-// newMemoryBudget makes a budget of size bytes. A single take counts as at most half of them.
-func newMemoryBudget(size int64) *memoryBudget {
-	return &memoryBudget{size: size, held: map[string]int64{}}
+// A ceiling is a key of a counter, and the most that may be counted under it.
+type ceiling[K comparable] struct {
+	key  K
+	most int64
 }
 
-// take takes bytes for an account, "" for callers without a token, and returns a function that gives them back and
-// may be called more than once. Errors: errManyBodies, at once.
-func (b *memoryBudget) take(account string, bytes int64) (release func(), err error) {
-	bytes = min(bytes, b.size/2)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.used+bytes > b.size || b.held[account]+bytes > b.size/2 {
-		return nil, errManyBodies
-	}
-	b.used += bytes
-	b.held[account] += bytes
-	return sync.OnceFunc(func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.used -= bytes
-		if b.held[account] -= bytes; b.held[account] == 0 {
-			delete(b.held, account)
+// add adds n, which may be negative, under every key; or nothing, if there would be too many under one of them, which
+// it returns.
+func (c *counter[K]) add(n int64, under ...ceiling[K]) (full *ceiling[K]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, u := range under {
+		if n > 0 && c.counts[u.key]+n > u.most {
+			return &under[i]
 		}
-	}), nil
+	}
+	if c.counts == nil {
+		c.counts = map[K]int64{}
+	}
+	for _, u := range under {
+		if c.counts[u.key] += n; c.counts[u.key] == 0 {
+			delete(c.counts, u.key)
+		}
+	}
+	return nil
+}
+
+// An asker is whom it is counted for what a call takes of the service: the account of its token, or an application
+// over all accounts, or without a token of either an address.
+type asker struct{ kind, name string }
+
+const (
+	askerAccount     = "account"
+	askerApplication = "application"
+	askerAddress     = "address"
+)
+
+const (
+	heldAtOnce  = 64 << 20 // bytes of memory that are held for callers, see heldMemory
+	smallAnswer = 64 << 10 // bytes of an answer for which nothing is held
+)
+
+var errHeld = &refusal{code: codeBusy, retryAfter: time.Second,
+	detail: "Too much is being received or sent at a time. Try again shortly."}
+
+// A heldMemory is the memory that is held for a call: for its body as that arrives, while it is parsed, and for a large
+// answer until that is written. An asker has at most an eighth of heldAtOnce, and all applications and all addresses
+// half each, so that others always get their part. The zero value, that of a command, counts nothing.
+type heldMemory struct {
+	in    *counter[asker] // with no name: of all of a kind, with no kind: of all
+	under []ceiling[asker]
+	bytes int64
+}
+
+// newHeldMemory returns what is held for a call of an asker, nothing yet, and is counted in a counter.
+func newHeldMemory(in *counter[asker], who asker) heldMemory {
+	under := []ceiling[asker]{{who, heldAtOnce / 8}, {asker{}, heldAtOnce}}
+	if who.kind != askerAccount {
+		under = append(under, ceiling[asker]{asker{kind: who.kind}, heldAtOnce / 2})
+	}
+	return heldMemory{in, under, 0}
+}
+
+// set sets how many bytes are held; more than an eighth count as that. Holding less never fails. Errors: errHeld, at
+// once.
+func (h *heldMemory) set(bytes int64) error {
+	more := min(bytes, heldAtOnce/8) - h.bytes
+	if h.in == nil || more == 0 {
+		return nil
+	}
+	if h.in.add(more, h.under...) != nil {
+		return errHeld
+	}
+	h.bytes += more
+	return nil
 }
 
 // A question is a request for a list or for statistics of a range: it may read thousands of rows,
@@ -393,9 +438,6 @@ const (
 
 var errSlowQuestion = &refusal{code: codeBusy, retryAfter: 5 * time.Second,
 	detail: "This could not be read within 2 seconds. Try again shortly, with fewer requests at a time."}
-
-// An asker identifies who asks questions: by the account of the token, or without a token by the address.
-type asker struct{ account, address string }
 
 // The doors are what a question goes through: first its asker's own, then, without a token, that of all callers
 // without one, then everybody's. Before each it waits for those that came earlier. So askers take turns: a question
@@ -427,7 +469,7 @@ func newDoors(most int) *doors {
 // that of ctx, if it ends first.
 func (d *doors) enter(ctx context.Context, who asker) (leave func(), err error) {
 	way := []door{d.begin(who), d.all}
-	if who.account == "" {
+	if who.kind == askerAddress {
 		way = slices.Insert(way, 1, d.anonymous)
 	}
 	passed := 0

@@ -179,9 +179,14 @@ func TestQuestion_leavesAConnectionToLookups(t *testing.T) {
 		tenant := s.auth(s.addAccount("Trattoria"), scopeEvents)
 		questions = append(questions, s.getWithin(ctx, "/events?type=license.created", tenant))
 	}
+	app, _ := s.registerApp(func(p *app) { p.Scope = scopeEvents })
+	for range 12 { // grants of one application are one asker
+		token, _ := s.appToken(app, s.addAccount("Bistro"), scopeEvents)
+		questions = append(questions, s.getWithin(ctx, "/events?type=license.created", bearer(token)))
+	}
 	until(func() bool {
 		_, askers := s.server.doors.counted()
-		return askers == 13 && s.reading() == questionsAtOnce
+		return askers == 14 && s.reading() == questionsAtOnce
 	})
 	before := s.store.readers.Stats().WaitCount
 	s.store.drops.drop("") // nothing comes from memory
@@ -248,13 +253,13 @@ func TestQuestion_askersTakeTurnsAndTheAnonymousLeaveRoom(t *testing.T) {
 		d := newDoors(2)
 		var anonymous []*heldQuestion
 		for i := range 12 {
-			anonymous = append(anonymous, d.hold(t.Context(), asker{address: fmt.Sprint("192.0.2.", i)}))
+			anonymous = append(anonymous, d.hold(t.Context(), asker{askerAddress, fmt.Sprint("192.0.2.", i)}))
 		}
 		var busy []*heldQuestion
 		for range 40 {
-			busy = append(busy, d.hold(t.Context(), asker{account: "acct_busy"}))
+			busy = append(busy, d.hold(t.Context(), asker{askerAccount, "acct_busy"}))
 		}
-		other := d.hold(t.Context(), asker{account: "acct_other"})
+		other := d.hold(t.Context(), asker{askerAccount, "acct_other"})
 		running := func(all []*heldQuestion) (n int) {
 			for _, h := range all {
 				if h.leave != nil {

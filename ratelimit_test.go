@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -767,43 +766,6 @@ func TestLookupLimit_isNotForgottenWhenOthersFail(t *testing.T) {
 			fail("guesser")
 		}
 		equal(t, name+": addresses after their time", g.len(), 1)
-	}
-}
-
-// Against anybody who would fill the service's memory with bodies of many small values, or of many callers at once:
-// at most 1,000 values, of which only known ones are built; a budget of memory for bodies that are parsed, and one
-// for receiving large ones, of which nobody holds more than half, all callers without a token together.
-func TestMemory_ofABudgetIsNobodysAlone(t *testing.T) {
-	t.Parallel()
-	b := newMemoryBudget(100)
-	take := func(account string, bytes int64) func() {
-		t.Helper()
-		release, err := b.take(account, bytes)
-		if err != nil {
-			t.Fatalf("%q: %v", account, err)
-		}
-		return release
-	}
-	refused := func(account string, bytes int64) {
-		t.Helper()
-		if _, err := b.take(account, bytes); !errors.Is(err, errManyBodies) {
-			t.Errorf("%q gets %d bytes: %v", account, bytes, err)
-		}
-	}
-	anonymous := take("", 50)
-	refused("", 1) // half is the most that all callers without a token have
-	greedy := take("acct_1", 40)
-	refused("acct_1", 11)
-	take("acct_2", 10)()
-	last := take("acct_2", 10)
-	refused("acct_3", 1) // all is given away
-	for range 2 {        // giving back twice gives back once
-		anonymous()
-		greedy()
-		last()
-	}
-	if b.used != 0 || len(b.held) > 0 {
-		t.Errorf("%d of 100 bytes are used at the end, held %v", b.used, b.held)
 	}
 }
 

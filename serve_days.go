@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 )
@@ -271,6 +274,27 @@ func daysStatus(v *statusView, to *statusReport) (err error) {
 	return err
 }
 
+// pageMark is how a page begins. A file that does not is never replaced by one.
+const pageMark = "<!doctype html><!-- written by 'widgetd status -html' -->\n"
+
+// checkReplaceable returns an error unless a path leads to nothing, to such a page, or to an empty file.
+func checkReplaceable(path string) error {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return except(err, fs.ErrNotExist)
+	}
+	defer f.Close()
+	start, err := io.ReadAll(io.LimitReader(f, int64(len(pageMark))))
+	info, statErr := f.Stat()
+	if err := errors.Join(err, statErr); err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || len(start) > 0 && string(start) != pageMark {
+		return fmt.Errorf("%s is no page of 'widgetd status': name another file", path)
+	}
+	return nil
+}
+
 // writePage writes a report as a page that loads nothing, to a file that its group may read.
 func (e *env) writePage(r *statusReport) error {
 	if r.days == nil {
@@ -281,6 +305,9 @@ func (e *env) writePage(r *statusReport) error {
 		return err
 	}
 	page, err := r.page(e.now())
+	if err == nil {
+		err = checkReplaceable(path)
+	}
 	if err == nil {
 		err = writeAtomically(path, true, func(draft *os.File) error {
 			_, err := draft.Write(page)
@@ -316,8 +343,8 @@ func (r *statusReport) page(now time.Time) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var page bytes.Buffer
-	err = parsed.Execute(&page, map[string]any{"Days": days, "Needs": r.needs, "Pictures": pictures,
+	page := bytes.NewBufferString(pageMark)
+	err = parsed.Execute(page, map[string]any{"Days": days, "Needs": r.needs, "Pictures": pictures,
 		"Until": days.Dates[len(days.Dates)-1], "Written": newStamp(now), "Version": buildName(),
 		"Style": template.CSS(style), "Hash": hashSource(style)})
 	return page.Bytes(), err

@@ -315,6 +315,36 @@ func TestDaysPage_isForItsGroupAndNotWrittenWhereOthersMayWrite(t *testing.T) {
 	must(t, os.Chmod(s.dir, 0o700))
 }
 
+// Against a slip of the operator's hand: neither a page nor a backup takes the place of another file.
+func TestDaysPage_replacesNothingButAPage(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.page()
+	s.page()
+	must(t, os.WriteFile(filepath.Join(s.dir, "empty"), nil, 0o600))
+	s.must("status", "-html", filepath.Join(s.dir, "empty"))
+	files := dirNames(t, s.dir)
+	for name, want := range map[string]string{"widgetd.db": "own files", "widgetd.key": "own files",
+		"widgetd.told": "own files", "widgetd.db-wal": "own files", "letter": "is no page", "dir": "is a directory",
+		"link": "too many levels"} {
+		path := filepath.Join(s.dir, name)
+		switch name {
+		case "letter":
+			must(t, os.WriteFile(path, []byte("Dear Anna"), 0o600))
+		case "dir":
+			must(t, os.Mkdir(path, 0o700))
+		case "link":
+			must(t, os.Symlink("status.html", path))
+		}
+		_, err := s.command("status", "-html", path)
+		oneLine(t, err, want)
+		if _, err = s.command("backup", path); want == "own files" {
+			oneLine(t, err, want)
+		}
+	}
+	equal(t, "files", len(dirNames(t, s.dir)), len(files)+3)
+}
+
 func TestDaysPage_fitsATelephoneInLightAndDark(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")

@@ -18,7 +18,7 @@ func healthNoun() noun {
 
 func healthWing(s *server) wing {
 	return wing{
-		routes: []route{{pattern: "GET /widget/health", free: true, run: s.showHealth}},
+		routes: []route{{pattern: "GET /widget/health", free: true, noQuery: true, run: s.showHealth}},
 		roots:  []rootPath{{path: "/livez", serve: s.showAlive}},
 	}
 }

@@ -128,6 +128,7 @@ const (
 	warnOrigins   = "origins were refused"
 	warnRates     = "requests were over a rate limit"
 	warnBusy      = "requests failed since another program has locked the database"
+	warnFull      = "requests found no room beside others"
 	warnTokens    = "tokens were refused"
 	faultDiskFull = "the disk is full, so nothing is written"
 	faultStorage  = "the database can't be used"
@@ -144,7 +145,11 @@ func (s *server) noteRefusal(w *response, r *http.Request, ref *refusal, err err
 	case codeRateLimited:
 		s.log.Warn(warnRates, "by", cmp.Or(w.account, "address"))
 	case codeBusy:
-		s.log.Warn(warnBusy, "by", cmp.Or(w.pattern, noRoute))
+		why := warnFull
+		if errors.Is(err, errBusy) {
+			why = warnBusy
+		}
+		s.log.Warn(why, "by", cmp.Or(w.pattern, noRoute))
 	case codeInvalidToken:
 		reason := "other"
 		var refused *refusedToken

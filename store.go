@@ -717,10 +717,10 @@ func (t *tx) storedAnswer(id []byte) (a storedAnswer, err error) {
 	return a, err
 }
 
-// storeAnswer stores an answer under an id for 24 hours.
-func (t *tx) storeAnswer(id []byte, a storedAnswer) {
+// storeAnswer stores an answer under an id for a time.
+func (t *tx) storeAnswer(id []byte, a storedAnswer, life time.Duration) {
 	t.exec(`INSERT OR REPLACE INTO idempotency (id, request, answer, expires_at)
-		VALUES (?, ?, ?, ?)`, id, a.request, a.sealed, t.now.after(24*time.Hour))
+		VALUES (?, ?, ?, ?)`, id, a.request, a.sealed, t.now.after(life))
 }
 
 // A codeList is a list of codes, kept as a JSON array.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"regexp"
 	"slices"
@@ -110,5 +112,110 @@ func TestVolley_ofSmallValuesTakesLittleMemory(t *testing.T) {
 			}
 		}
 		p.stop(os.Interrupt)
+	}
+}
+
+// opens sends a request over n connections, of each from another address, which read nothing and stay open until the
+// test ends.
+func opens(t testing.TB, p *process, n int, request string) {
+	t.Helper()
+	var all sync.WaitGroup
+	for i := range n {
+		conn, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(p.base, "http://"), "/v1"))
+		must(t, err)
+		must(t, conn.(*net.TCPConn).SetReadBuffer(1<<12))
+		t.Cleanup(func() { conn.Close() })
+		head, body, _ := strings.Cut(request, "\n\n")
+		head = strings.ReplaceAll(fmt.Sprintf("%s\nHost: a\nX-Forwarded-For: 198.18.%d.%d\n\n", head, i>>8, i&255),
+			"\n", "\r\n")
+		all.Go(func() {
+			io.WriteString(conn, head)
+			io.WriteString(conn, body) // fails where the answer was sent before
+		})
+	}
+	all.Wait()
+}
+
+// A bystander asks for the same again and again while something else goes on.
+type bystander struct {
+	name, method, path, body string
+	headers                  []string
+	statuses                 map[int]int
+	took                     []time.Duration
+}
+
+// until asks until ended is closed, then says how long that took.
+func (m *bystander) until(t testing.TB, base string, ended <-chan struct{}) {
+	client := newClient(t)
+	for m.statuses = map[int]int{}; ; {
+		began := time.Now()
+		a, err := send(client, m.method, base+m.path, m.body, m.headers...)
+		if err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+		m.statuses[a.status]++
+		m.took = append(m.took, time.Since(began))
+		select {
+		case <-ended:
+			slices.Sort(m.took)
+			t.Logf("%s meanwhile: median %v, longest %v, statuses %v", m.name, m.took[len(m.took)/2],
+				m.took[len(m.took)-1], m.statuses)
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// Against all who would use up memory at once, by bodies that don't end, forms and queries of thousands of fields,
+// webhooks for nobody, and answers that nobody reads: others are answered meanwhile, and the memory is bounded.
+func TestVolley_ofManyKindsLeavesRoomForOthers(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	token := func(name, scope string) string {
+		account := o.object("account", "add", name)["id"].(string)
+		o.do("origin", "add", "https://"+name+".example", "-account", account)
+		return strings.TrimSpace(o.do("token", "issue", "-account", account, "-scope", scope))
+	}
+	slow, reader := []string{token("a", scopeBooks), token("b", scopeBooks)}, token("c", scopeOrders+" "+scopeSelling)
+	p := serveProcess(t, o)
+	c, idle := o.customer(p), p.memoryOf("VmRSS")
+	line := `,{"name":"` + strings.Repeat("x", 200) + `","quantity":1,"unit_amount":1,"vat_rate":0}`
+	body := func(name string, more ...string) string {
+		return orderBody(append(more, "pay", `"later"`, "return_url", `"https://`+name+`.example/thanks"`)...)
+	}
+	large := body("c", "lines", "["+strings.Repeat(line, 190)[1:]+"]")
+	for range 200 {
+		c.ask("POST", "/orders", large, bearer(reader)).is(200)
+	}
+	third := bearer(token("d", scopeSelling))
+	ended := make(chan struct{})
+	var others sync.WaitGroup
+	all := []*bystander{
+		{name: "orders", method: "POST", path: "/orders", body: body("d"), headers: []string{third}},
+		{name: "verify", method: "POST", path: "/widget/license/verify", body: activateBody(c.key, "kitchen-1")},
+		{name: "health", method: "GET", path: "/widget/health"}}
+	for _, m := range all {
+		others.Go(func() { m.until(t, p.base, ended) })
+	}
+	n, few := size(1000, 6500), size(300, 1000)
+	for _, token := range slow {
+		opens(t, p, 68, "PUT /v1/books/connections/con_00000000000000000000000000/mapping HTTP/1.1\n"+bearer(token)+
+			"\nContent-Type: application/json\nContent-Length: 300\n\n{")
+	}
+	opens(t, p, n, "POST /v1/payments/stripe/con_00000000000000000000000000 HTTP/1.1\nContent-Length: 65536\n\n"+
+		strings.Repeat("x", 65535))
+	opens(t, p, 30, "GET /v1/orders?limit=200 HTTP/1.1\n"+bearer(reader)+"\n\n")
+	fields := strings.Repeat("a=&", 3500)
+	volley(t, p.base, few, "POST", "/oauth/token", fields, "Content-Type: application/x-www-form-urlencoded")
+	volley(t, p.base, few, "GET", "/widget/health?"+fields, "")
+	close(ended)
+	others.Wait()
+	above := p.memoryOf("VmHWM") - idle
+	t.Logf("%d MiB above idle", above>>20)
+	failIf(t, above > 160<<20, "%d MiB above idle", above>>20)
+	for _, m := range all {
+		if m.statuses[200] != len(m.took) {
+			t.Errorf("%s meanwhile: statuses %v", m.name, m.statuses)
+		}
 	}
 }

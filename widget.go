@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
@@ -335,15 +336,19 @@ func reportWidgets(q *queries, o owner, r statsRange) (*statsReport, error) {
 // and without addresses: it holds hashes with a salt that is replaced every UTC day, in memory
 // only (contract, section 5). Its zero value is ready for use.
 type visitorSet struct {
-	mu   sync.Mutex
-	day  string
-	salt [32]byte
-	seen map[uint64]struct{}
+	mu     sync.Mutex
+	day    string
+	salt   [32]byte
+	counts *counter[uint64] // of visitors: all, a widget's, of them those from an address, and each by itself
 }
 
-// maxVisitors bounds a visitorSet; once it is full, no new visitor is counted until the next
-// UTC day. A million entries take about 20 MiB.
-const maxVisitors = 1_000_000
+// What bounds a visitorSet: once one of these is reached, no new visitor is counted until the next UTC day. A million
+// visitors take 36 MiB, and as much again to count them by address, if each has another.
+const (
+	maxVisitors          = 1_000_000
+	maxVisitorsOfWidget  = maxVisitors / 10
+	maxVisitorsOfAddress = 64 // of one widget
+)
 
 // addVisitor adds a visitor of a widget and reports whether this is its first view of the UTC
 // day of now. undo removes the entry again, for when the view could not be counted.
@@ -352,23 +357,20 @@ func (b *visitorSet) addVisitor(widgetID, address, userAgent string,
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if today := now.UTC().Format(time.DateOnly); today != b.day {
-		b.day, b.seen = today, map[uint64]struct{}{}
+		b.day, b.counts = today, &counter[uint64]{}
 		rand.Read(b.salt[:])
 	}
-	visit := append(make([]byte, 0, 512), b.salt[:]...)
-	visit = append(append(append(append(append(visit, widgetID...), '\n'), address...), '\n'), userAgent...)
-	sum := sha256.Sum256(visit) // only its first eight bytes are kept, and only in memory
-	hash := binary.BigEndian.Uint64(sum[:])
-	if _, again := b.seen[hash]; again || len(b.seen) >= maxVisitors {
+	under := []ceiling[uint64]{{b.hash(), maxVisitors}, {b.hash(widgetID), maxVisitorsOfWidget},
+		{b.hash(widgetID, address), maxVisitorsOfAddress}, {b.hash(widgetID, address, userAgent), 1}}
+	if b.counts.add(1, under...) != nil {
 		return false, func() {}
 	}
-	b.seen[hash] = struct{}{}
-	day := b.day
-	return true, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.day == day {
-			delete(b.seen, hash)
-		}
-	}
+	counts := b.counts // of that day
+	return true, func() { counts.add(-1, under...) }
+}
+
+// hash returns the beginning of the salted SHA-256 of texts.
+func (b *visitorSet) hash(texts ...string) uint64 {
+	sum := sha256.Sum256(append(b.salt[:], strings.Join(texts, "\n")...))
+	return binary.BigEndian.Uint64(sum[:])
 }

@@ -29,7 +29,7 @@ func widgetWing(s *server) wing {
 			recent: map[statsKey]*recentStats{}}}
 	return wing{routes: []route{
 		{pattern: "POST /widget/events", origin: originRequired, beacon: true, creates: true, bucket: bucketWidgets,
-			run: a.countEvents},
+			repeatable: 10 * time.Minute, run: a.countEvents},
 		{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, bucket: bucketWidgets, question: true,
 			run: a.showStats},
 		{pattern: "GET /widget/stats.svg", token: tokenOptional, scope: scopeStats, bucket: bucketWidgets,

@@ -77,17 +77,41 @@ func TestWidget_keepsAHundredItemsADayAndCountsTheRestAsOther(t *testing.T) {
 	}
 }
 
+// Against whoever ends the counting of all widgets until midnight by filling the memory, from many addresses or by many
+// names from one: each widget has its part, and each address of a widget.
+func TestVisitor_setIsNoWidgetsAndNoAddressesAlone(t *testing.T) {
+	t.Parallel()
+	var set visitorSet
+	visits := func(widget, address, agent string, n int) (first int) {
+		for i := range n {
+			numbered := strings.NewReplacer("#", fmt.Sprint(i))
+			if is, _ := set.addVisitor(widget, numbered.Replace(address), numbered.Replace(agent), bubbleStart); is {
+				first++
+			}
+		}
+		return first
+	}
+	equal(t, "names of an address", visits("wgt_1", "192.0.2.1", "agent #", 70), 64)
+	equal(t, "addresses of a name", visits("wgt_1", "2001:db8::#", "agent", 70), 70)
+	equal(t, "those of another widget", visits("wgt_2", "192.0.2.1", "agent #", 70), 64)
+	_, undo := set.addVisitor("wgt_3", "a", "b", bubbleStart)
+	undo()
+	equal(t, "keys", len(set.counts.counts), 1+2+134+1+64+70+1) // all; widgets, visitors, addresses
+	equal(t, "visitors of a widget", visits("wgt_1", "address #", "", maxVisitorsOfWidget), maxVisitorsOfWidget-134)
+	equal(t, "those of others after that", visits("wgt_2", "address #", "", 70), 70)
+}
+
 func TestVisitor_ofAViewThatCouldNotBeCountedIsLeftToTheNextOne(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
 		widget := s.addWidget(s.account)
 		s.report(widget, `{"type":"view"}`, someKey).is(204)
-		time.Sleep(time.Hour)
+		time.Sleep(5 * time.Minute)
 		s.report(widget, `{"type":"view"},{"type":"view"}`, "Peer: 192.0.2.1:9", "User-Agent: other", someKey).
 			is(422, "idempotency_key_reused")
 		s.report(widget, `{"type":"view"}`, "User-Agent: other").is(204)
 		equal(t, "visitors after a refused view", s.counted(widget).Visitors, 2)
-		time.Sleep(22*time.Hour + 59*time.Minute)
+		time.Sleep(23*time.Hour + 54*time.Minute)
 		late := func(headers ...string) answer {
 			return s.report(widget, `{"type":"view"}`, append(headers, "User-Agent: late")...).is(204)
 		}
