@@ -1119,6 +1119,7 @@ func (o *operator) database(args []string) *store {
 	moved := o.opened != nil && (o.opened.path != o.env["WIDGETD_DB"] || o.opened.filesInPlace() != nil)
 	if moved || slices.Contains(alone, args[0]) {
 		o.close()
+		untilClosed(o.env["WIDGETD_DB"])
 	}
 	if !o.shares || slices.Contains(alone, args[0]) || slices.Contains(args, "-db") {
 		return nil
@@ -1131,6 +1132,16 @@ func (o *operator) database(args []string) *store {
 	}
 	noticeIn(o.opened)
 	return o.opened
+}
+
+// untilClosed waits a moment for programs that other tests start: until they run they have open what this process had.
+func untilClosed(path string) {
+	for range 20 {
+		if open, err := isOpenElsewhere(path); err != nil || !open {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // close closes what the commands have open. The next one opens it again.
