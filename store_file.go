@@ -302,7 +302,7 @@ func removeIdentityFile(db string) error {
 
 // settleIdentityFile removes the file at identityPath where it is that of another database, and then writes this one's
 // if that is wanted. It does so only if the write-ahead log was empty when the database was opened, so that the
-// database itself has its identity, and before anything is written there, or else the log would be refused as another's.
+// database itself has its identity, and before anything is written to that log, which would be refused as another's.
 func (s *store) settleIdentityFile(write bool) error {
 	path := identityPath(s.path)
 	was, err := os.ReadFile(path)
