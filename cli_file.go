@@ -348,21 +348,25 @@ const maxSimilar = 20
 // eraseFromWAL truncates the write-ahead log after so much was erased from the database, unless -litestream is given,
 // and returns what is to be said of where it still is, also in copies from before an upgrade, whose paths it returns.
 func (e *env) eraseFromWAL(st *store, what string, erased int64) (note string, copies []string) {
-	if erased == 0 {
-		what = "nothing was found; what was erased before"
+	const nothing, backups = "nothing was found", "backups still hold it until they are deleted"
+	var err error
+	if !e.on("litestream") {
+		err = st.truncateWAL(lockTimeout)
 	}
-	const backups = "backups still hold it until they are deleted"
-	note = what + " is neither in the database file nor in its write-ahead log any more; " + backups
-	if e.on("litestream") {
-		if note = "nothing was found"; erased > 0 {
-			note = what + " is not in the database file any more; the write-ahead log, the replica and backups " +
-				"hold it until their retention ends"
-		}
-	} else if err := st.truncateWAL(lockTimeout); err != nil {
+	if erased == 0 && err != nil {
+		what = nothing + "; what was erased before"
+	}
+	switch {
+	case err != nil:
 		note = what + " is not in the database file any more, but still in its write-ahead log: " +
 			"run this again once nobody has a transaction open (" + err.Error() + "); " + backups
-	} else if erased == 0 {
-		note = "nothing was found"
+	case erased == 0:
+		note = nothing
+	case e.on("litestream"):
+		note = what + " is not in the database file any more; the write-ahead log, the replica and backups " +
+			"hold it until their retention ends"
+	default:
+		note = what + " is neither in the database file nor in its write-ahead log any more; " + backups
 	}
 	if copies = upgradeCopies(st.path); len(copies) > 0 {
 		note += "; copies that were written before an upgrade still hold it, so remove them: " +

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 )
 
 // Applications that nobody has registered (draft-ietf-oauth-client-id-metadata-document; contract, section 13): the
@@ -197,13 +198,8 @@ func textsOf(v *jsonValue, name string) (texts []string) {
 
 // cleanAppName returns a name that checkAppName passes, of at most maxAppName characters; "": nothing is left of it.
 func cleanAppName(name string) string {
-	name = strings.Map(func(r rune) rune {
-		if hidesItself(r) {
-			return -1
-		}
-		return r
-	}, name)
-	name = cutText(strings.Join(strings.Fields(name), " "), maxAppName)
+	words := strings.FieldsFunc(name, func(r rune) bool { return unicode.IsSpace(r) || hidesItself(r) })
+	name = cutText(strings.Join(words, " "), maxAppName)
 	if code, _ := checkAppName(name); code != "" {
 		return ""
 	}

@@ -316,9 +316,9 @@ func refundPlan(q *queries, o *order, f *refund) (string, error) {
 // would be that of everybody who has written none.
 const leastPhoneDigits = 5
 
-// guestFinder returns a function that finds the guests that the options name, and those whose number differs from the
-// one that was given but is alike. Errors: usageError.
-func (e *env) guestFinder() (find func(*queries) (given, alike []foundGuest, err error), err error) {
+// guestFinder returns a function that finds the guests that the options name, and the telephone numbers of others that
+// are alike. Whoever is asked on a terminal sees these, so that there they are named, too. Errors: usageError.
+func (e *env) guestFinder() (find func(*queries) (named []foundGuest, alike []string, err error), err error) {
 	id, err := e.filterID("order", "ord")
 	if err != nil {
 		return nil, err
@@ -341,7 +341,8 @@ func (e *env) guestFinder() (find func(*queries) (given, alike []foundGuest, err
 		}
 		return of.owns(g.accountID) && nameKey(valueOr(g.name, "")) == name
 	}
-	return func(q *queries) (given, alike []foundGuest, err error) {
+	asked := e.canAsk && !e.on("force")
+	return func(q *queries) (named []foundGuest, alike []string, err error) {
 		if id != "" {
 			o, err := q.order(of, id)
 			if err != nil {
@@ -350,15 +351,26 @@ func (e *env) guestFinder() (find func(*queries) (given, alike []foundGuest, err
 			return []foundGuest{{orderID: o.ID, state: o.State}}, nil, nil
 		}
 		found, err := q.guestsThat(e.ctx, match)
+		var others []foundGuest
 		for _, g := range found {
-			if phone != "" && phoneKey(valueOr(g.phone, "")) != phoneKey(phone) {
-				alike = append(alike, g)
+			if phone == "" || asked || phoneKey(valueOr(g.phone, "")) == phoneKey(phone) {
+				named = append(named, g)
 			} else {
-				given = append(given, g)
+				others = append(others, g)
 			}
 		}
-		return given, alike, err
+		return named, phonesOf(others), err
 	}, err
+}
+
+// phonesOf returns the telephone numbers of guests as they were written, each once.
+func phonesOf(guests []foundGuest) []string {
+	phones := []string{}
+	for _, g := range guests {
+		phones = append(phones, valueOr(g.phone, ""))
+	}
+	slices.Sort(phones)
+	return slices.Compact(phones)
 }
 
 // ordersOf returns the orders of guests, and how many of them are under way.
@@ -372,29 +384,14 @@ func ordersOf(guests []foundGuest) (ids []string, underWay int) {
 	return ids, underWay
 }
 
-// phonesOf returns the telephone numbers of guests as they were written, each once.
-func phonesOf(guests []foundGuest) []string {
-	phones := []string{}
-	for _, g := range guests {
-		if phone := valueOr(g.phone, ""); !slices.Contains(phones, phone) {
-			phones = append(phones, phone)
-		}
-	}
-	return phones
-}
-
-// orderErase erases guests. Whoever is asked on a terminal sees the numbers that are alike, and erases them, too.
+// orderErase erases guests.
 func orderErase(e *env) error {
 	find, err := e.guestFinder()
 	if err != nil {
 		return err
 	}
-	asked := e.canAsk && !e.on("force")
 	err = e.confirm(func(q *queries) (string, error) {
-		guests, alike, err := find(q)
-		if asked {
-			guests = append(guests, alike...)
-		}
+		guests, _, err := find(q)
 		if err != nil || len(guests) == 0 {
 			return "", err
 		}
@@ -403,7 +400,7 @@ func orderErase(e *env) error {
 		if underWay > 0 {
 			text += fmt.Sprintf(", %d of them under way: nobody will know who gets these, and where", underWay)
 		}
-		if asked && len(alike) > 0 {
+		if e.str("phone") != "" {
 			text += ", with the numbers " + strings.Join(phonesOf(guests), "; ")
 		}
 		return text, nil
@@ -413,9 +410,6 @@ func orderErase(e *env) error {
 	}
 	return e.withStore(func(st *store) error {
 		guests, alike, err := find(st.queries)
-		if asked {
-			guests, alike = append(guests, alike...), nil
-		}
 		if err != nil {
 			return err
 		}
@@ -425,14 +419,13 @@ func orderErase(e *env) error {
 			return err
 		}
 		note, copies := e.eraseFromWAL(st, "what was known of them", erased)
-		similar := phonesOf(alike)
 		line := countOf(erased, "guest") + " erased; " + note
-		if len(similar) > 0 {
+		if len(alike) > 0 {
 			line += "\nnot erased, but alike; if one is the same person's, erase it as it is written: " +
-				printable(strings.Join(similar, "; "))
+				printable(strings.Join(alike, "; "))
 		}
 		return e.print(map[string]any{"erased": erased, "under_way": underWay, "note": note, "copies": copies,
-			"similar": similar}, line)
+			"similar": alike}, line)
 	})
 }
 

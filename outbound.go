@@ -102,8 +102,8 @@ func requestContext(dialing context.Context) context.Context {
 }
 
 // do sends one request and reads its answer, in at most outboundLimit altogether. Any status is an
-// answer, a redirect too. Every error is an *outboundError. With the reason answer_too_large for a
-// body, the answer is returned beside the error, with the beginning of the body.
+// answer, a redirect too. Every error is an *outboundError. Beside one about the body, such as
+// answer_too_large, the answer is returned, with the beginning of the body.
 func (o *outbound) do(ctx context.Context, q outboundRequest) (*outboundAnswer, error) {
 	normal, code, detail := o.checkURL(q.url)
 	if code != "" {

@@ -147,7 +147,7 @@ func serveCommand(e *env) error {
 	if err := st.refuseDemo(st.path); err != nil {
 		return errors.Join(err, listener.Close(), st.close())
 	}
-	if err := st.writeIdentityFile(); err != nil {
+	if err := st.settleIdentityFile(true); err != nil {
 		log.Warn("a write-ahead log of another file would not be noticed at the next start", "error", err)
 	}
 	o.statusSocket, o.synchronised, o.noRoots = socketPath(db), kernelSynchronised, noRoots(e.getenv)

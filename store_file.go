@@ -176,7 +176,7 @@ func filesOf(db, name string) []string {
 		identityPath(db), identityPath(db) + ".new"}
 }
 
-// openFile opens a database file for reading and checks its header. While this process has
+// openFile opens a database file for reading, and checks its header and its write-ahead log. While this process has
 // the database open in SQLite too, the file must not be closed: closing any descriptor of a
 // file releases all locks that the process holds on it (fcntl(2)), and the next process to
 // close the database would take it for unused and remove its write-ahead log. The error is one
@@ -189,7 +189,7 @@ func openFile(path string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	if err := checkHeader(f); err != nil {
+	if err := cmp.Or(checkHeader(f), checkLogBelongs(path)); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -300,22 +300,27 @@ func removeIdentityFile(db string) error {
 	return syncDir(filepath.Dir(realPath(db)))
 }
 
-// writeIdentityFile writes the identity of a database into the file at identityPath, if its write-ahead log was empty
-// when it was opened, so that the database itself has it.
-func (s *store) writeIdentityFile() error {
-	if s.walInfo.Size() > 0 {
+// settleIdentityFile removes the file at identityPath where it is that of another database, and then writes this one's
+// if that is wanted. It does so only if the write-ahead log was empty when the database was opened, so that the
+// database itself has its identity, and before anything is written to that log, which would be refused as another's.
+func (s *store) settleIdentityFile(write bool) error {
+	path := identityPath(s.path)
+	was, err := os.ReadFile(path)
+	if s.walInfo.Size() > 0 || !write && errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	identity, err := oneValue[string](s.queries, `SELECT identity FROM epoch`)
-	path := identityPath(s.path)
-	if was, _ := os.ReadFile(path); err != nil || string(was) == identity {
+	if err != nil || string(was) == identity {
+		return err
+	}
+	if err := removeIdentityFile(s.path); err != nil || !write {
 		return err
 	}
 	os.Remove(path + ".new") // of a start that was killed
-	return errors.Join(removeIdentityFile(s.path), writeAtomically(path, true, func(f *os.File) error {
+	return writeAtomically(path, true, func(f *os.File) error {
 		_, err := f.WriteString(identity)
 		return err
-	}))
+	})
 }
 
 // identifyCopy gives a copy of a database that nobody has open an identity of its own.
@@ -365,7 +370,7 @@ func openStore(path string, o storeOptions) (*store, error) {
 	if !o.followed {
 		err = checkNotFollowed(path)
 	}
-	if err := errors.Join(err, checkWAL(path), checkLogBelongs(path), checkWritable(real)); err != nil {
+	if err := errors.Join(err, checkWAL(path), checkWritable(real)); err != nil {
 		file.Close()
 		return nil, oneLineError{err}
 	}
@@ -441,8 +446,10 @@ func (s *store) open(o storeOptions) (err error) {
 	if e, err := s.writer.queries.epoch(); err == nil && e.superseded() && !o.followed {
 		s.become(standing{dutyFenced, reasonSuperseded}) // for commands, too
 	}
-	s.fileInfo, err = s.file.Stat()
-	return err
+	if s.fileInfo, err = s.file.Stat(); err != nil {
+		return err
+	}
+	return s.settleIdentityFile(false)
 }
 
 // What can be wrong with the version of a schema. SQLite tells the current one; the file's
@@ -754,7 +761,7 @@ func inspectFile(path string, pragmas ...string) (faults, extra []string, err er
 		return []string{err.Error()}, nil, nil
 	}
 	defer file.Close() // after the database
-	if err := errors.Join(checkNotFollowed(path), checkWAL(path), checkLogBelongs(path)); err != nil {
+	if err := errors.Join(checkNotFollowed(path), checkWAL(path)); err != nil {
 		return []string{oneLineError{err}.Error()}, nil, nil
 	}
 	err = readFile(path, func(q *queries) (err error) {

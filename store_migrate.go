@@ -159,9 +159,6 @@ func explainUpgradeError(err error) error {
 
 // upgrade is upgradeFile, once the header of the file has been checked.
 func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
-	if err := checkLogBelongs(m.path); err != nil {
-		return nil, err
-	}
 	version, err := fileVersion(m.path, file)
 	if err == nil {
 		err = m.setFrom(version)

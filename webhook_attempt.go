@@ -86,7 +86,7 @@ func (w *webhookWorker) send(calls context.Context, a *attempt) {
 	header.Set("Content-Type", "application/json")
 	answer, err := w.outbound.do(calls, outboundRequest{http.MethodPost, a.webhook.URL, header, body, 0})
 	a.took = w.steady().Sub(began)
-	if answer == nil || answer.status == 0 {
+	if answer == nil {
 		a.reason = reasonOf(err)
 		a.canceled = a.reason == outboundCanceled
 		return
