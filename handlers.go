@@ -357,7 +357,7 @@ func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	switch {
 	case c.replay != nil:
 		w.Header().Set("Idempotency-Replayed", "true")
-		s.write(w, *c.replay)
+		s.answer(c, c.replay)
 	case err != nil:
 		s.fail(w, r, err)
 	default:
