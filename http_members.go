@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -23,7 +22,7 @@ import (
 type input struct {
 	body    *jsonValue // an object; nil: the request has no body
 	query   url.Values
-	unread  string        // why the query was not read; "": it was
+	unread  error         // why the query was not read; nil: it was
 	request *http.Request // for the wildcards of its path; nil: none are read
 	caller  *caller       // whom the bearer token names; nil: no token
 	pointer string        // JSON pointer of body within the request's body: "#" or "#/customer"
@@ -40,7 +39,7 @@ func newInput(body *jsonValue, r *http.Request, who *caller) *input {
 	in := &input{body: body, request: r, caller: who, pointer: "#", path: "#"}
 	in.errs = &in.noted
 	if r != nil && r.URL.RawQuery != "" {
-		in.readQuery(r.URL.RawQuery)
+		in.query, in.unread = parseFields("The query string of the URL", r.URL.RawQuery)
 	}
 	return in
 }
@@ -49,30 +48,32 @@ func newInput(body *jsonValue, r *http.Request, who *caller) *input {
 // kept, however short it is.
 const maxFields = 100
 
-// readQuery reads the parameters of a query.
-func (in *input) readQuery(query string) {
-	var err error
-	if strings.Count(query, "&") >= maxFields {
-		in.unread = fmt.Sprintf("The query string of the URL has more than %d parameters.", maxFields)
-	} else if in.query, err = url.ParseQuery(query); err != nil {
-		in.unread = "The query string of the URL is malformed."
+// parseFields parses what is the query of a URL or a form. Errors: a refusal that begins with what it is.
+func parseFields(what, text string) (url.Values, error) {
+	if strings.Count(text, "&") >= maxFields {
+		detail := fmt.Sprintf("%s has more than %d parameters.", what, maxFields)
+		return nil, &refusal{code: codeValidation, detail: detail}
 	}
+	fields, err := url.ParseQuery(text)
+	if err != nil {
+		return fields, &refusal{code: codeValidation, detail: what + " is malformed."}
+	}
+	return fields, nil
 }
 
 // parseForm parses the body of a form (application/x-www-form-urlencoded) into an object whose members are
-// strings. Errors: a refusal if it is malformed, or has a field twice.
+// strings. Errors: a refusal if it is malformed, or has too many fields or one twice.
 func parseForm(body []byte) (jsonValue, error) {
-	fields, err := url.ParseQuery(string(body))
+	fields, err := parseFields("The form", string(body))
 	if err != nil {
-		return jsonValue{}, &refusal{code: codeValidation, detail: "The form can't be read."}
+		return jsonValue{}, err
 	}
 	form := jsonValue{kind: jsonObject}
 	for name, values := range fields {
 		if len(values) > 1 {
 			return jsonValue{}, &refusal{code: codeValidation, detail: "The form has a field twice."}
 		}
-		value := jsonValue{kind: jsonString, text: values[0]}
-		form.members = append(form.members, jsonMember{name, value})
+		form.members = append(form.members, jsonMember{name, jsonValue{kind: jsonString, text: values[0]}})
 	}
 	return form, nil
 }
@@ -83,8 +84,8 @@ func (in *input) pathValue(name string) string { return in.request.PathValue(nam
 // err returns a refusal that names every wrong member and parameter, or nil if there are none. It is called once all
 // members were read: what is unknown is noted by its first call only.
 func (in *input) err() error {
-	if in.unread != "" {
-		return &refusal{code: codeValidation, detail: in.unread}
+	if in.unread != nil {
+		return in.unread
 	}
 	if in.places != nil {
 		(&unknownWalk{}).object(in)
@@ -621,53 +622,39 @@ const firstRead = 512 // bytes of a body that are read first, then twice as many
 // receive reads the bytes of the body, for which memory is held as they arrive: announcing some takes none. Errors: a
 // refusal (413, 400), errHeld; the connection is closed then, since net/http would read the rest before it answers.
 func (c *call) receive() (err error) {
-	defer func() {
-		if err != nil {
-			c.response.Header().Set("Connection", "close")
-		}
-	}()
-	limit := c.route.bodyLimit()
-	most := c.request.ContentLength
-	switch {
-	case most > limit:
-		return errBodySize(limit)
-	case most < 0:
-		most = limit
-	}
-	from := http.MaxBytesReader(c.response, c.request.Body, most)
-	for {
-		if len(c.body) == cap(c.body) {
-			size := min(max(firstRead, 2*int64(cap(c.body))), most+1)
-			if err := c.held.set(size); err != nil {
-				return err
+	limit := int(c.route.bodyLimit())
+	tooLarge := c.request.ContentLength > int64(limit)
+	for !tooLarge && err == nil {
+		n := len(c.body)
+		if n == cap(c.body) {
+			size := min(max(firstRead, 2*n), limit+1)
+			if err = c.held.set(int64(size)); err != nil {
+				break
 			}
 			c.body = append(make([]byte, 0, size), c.body...)
 		}
-		n, err := from.Read(c.body[len(c.body):cap(c.body)])
-		switch c.body = c.body[:len(c.body)+n]; {
-		case err == io.EOF:
-			return nil
-		case errors.As(err, new(*http.MaxBytesError)):
-			return errBodySize(limit)
-		case err != nil:
-			return &refusal{code: codeMalformedJSON, detail: "The body ended early."}
-		}
+		n, err = c.request.Body.Read(c.body[n:cap(c.body)])
+		c.body = c.body[:len(c.body)+n]
+		tooLarge = len(c.body) > limit
 	}
+	switch {
+	case tooLarge:
+		err = &refusal{code: codeBodySize, detail: fmt.Sprintf("The body has more than %d KiB.", limit>>10)}
+	case err == io.EOF:
+		return nil
+	case err != errHeld:
+		err = &refusal{code: codeMalformedJSON, detail: "The body ended early."}
+	}
+	c.response.Header().Set("Connection", "close")
+	return err
 }
 
 // parse parses the body, for which memory is held until finish; if the route reads later, until the answer. Errors: a
 // refusal (400, 422), errHeld.
 func (c *call) parse() (err error) {
-	most, between := cmp.Or(c.route.values, maxBodyValues), ",[{"
-	if c.route.takesForm() {
-		most, between = cmp.Or(c.route.values, maxFields), "&"
-	}
-	values := 1 // at most
-	for i := range between {
-		values += bytes.Count(c.body, []byte(between[i:i+1]))
-	}
-	if c.route.takesForm() && values > most {
-		return &refusal{code: codeValidation, detail: fmt.Sprintf("The form has more than %d fields.", most)}
+	values, most := 1, cmp.Or(c.route.values, maxBodyValues)
+	for _, before := range []byte(",[{&") { // a value or a field
+		values += bytes.Count(c.body, []byte{before})
 	}
 	if err := c.held.set(2*int64(len(c.body)) + int64(min(values, most))*memberMemory); err != nil {
 		return err
@@ -712,8 +699,4 @@ func (c *call) acceptsContentType(contentType string) bool {
 	charset, hasCharset := params["charset"]
 	return err == nil && (kind == want || kind == "text/plain" && c.route.beacon) &&
 		(!hasCharset || strings.EqualFold(charset, "utf-8"))
-}
-
-func errBodySize(limit int64) error {
-	return &refusal{code: codeBodySize, detail: fmt.Sprintf("The body has more than %d KiB.", limit>>10)}
 }

@@ -95,7 +95,8 @@ func (a *paymentAPI) takeNotice(ctx context.Context, c *call, provider string) (
 	}
 	err := a.readNotice(ctx, c, provider, c.in.pathValue("connection"))
 	if errors.Is(err, errNotice) {
-		c.response.Header().Set("Connection", "close") // else net/http would read the body before it answers, and then
+		// Else net/http would read the rest of the body, before it answers or then.
+		c.response.Header().Set("Connection", "close")
 		http.NewResponseController(c.response).SetReadDeadline(time.Unix(1, 0))
 		err = cmp.Or(a.limitAddress("payment webhook", a.address(c.request), noticeRate), err)
 	}
