@@ -125,7 +125,8 @@ var waysToBuild = map[string]wayToBuild{
 		shown: "it says undefined", posts: "view",
 	},
 	"named-as-methods": {
-		body: `<div><form data-widget-lead="contact" data-widget-root action="/elsewhere"><input name="` + strings.Join(strings.Fields(
+		body: `<div><form data-widget-lead="contact" data-widget-root action="/elsewhere">
+			<input name="` + strings.Join(strings.Fields(
 			"reset matches append elements querySelector querySelectorAll contains dataset closest getAttribute "+
 				"setAttribute requestSubmit lang parentNode getRootNode nodeType"), `"><input name="`) +
 			`"><input name="email"><button>Send</button>MENU LINE</form></div>`,
@@ -170,7 +171,8 @@ var waysToBuild = map[string]wayToBuild{
 			<input name="website"></p><button>Send</button></form>LINE</div>`,
 		do: `await got(1, "view"); const [first, second] = document.querySelectorAll("p"); first.hidden = true;
 			second.hidden = false; fill($("form"), { website: "https://a.example" });
-			$("[name=website]").dispatchEvent(new Event("input", { bubbles: true })); second.hidden = true; await send($("form"))`,
+			$("[name=website]").dispatchEvent(new Event("input", { bubbles: true })); second.hidden = true;
+			await send($("form"))`,
 		posts: `lead {"website":"https://a.example"}; view`,
 	},
 	// A browser that lacks what came to others in 2024: the trap was sent as a field of the page's own.
@@ -184,7 +186,8 @@ var waysToBuild = map[string]wayToBuild{
 	"copied": {
 		body: `<div>FORM LINE</div>`,
 		do: `await trap(); await got(1, "view"); $("button").click();
-			document.body.replaceWith(document.body.cloneNode(true)); await got(1, "contact"); await send($("form"), 2)`,
+			document.body.replaceWith(document.body.cloneNode(true)); await got(1, "contact");
+			await send($("form"), 2)`,
 		posts: "lead; lead; view",
 	},
 	// Own: one widget for wide windows and one for narrow ones, of which a rule hides one.
