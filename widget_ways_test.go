@@ -125,11 +125,12 @@ var waysToBuild = map[string]wayToBuild{
 		shown: "it says undefined", posts: "view",
 	},
 	"named-as-methods": {
-		body: `<div><form data-widget-lead="contact" action="/elsewhere"><input name="` + strings.Join(strings.Fields(
-			"reset matches append elements querySelector contains dataset closest getAttribute setAttribute "+
-				"requestSubmit lang parentNode getRootNode nodeType"), `"><input name="`) +
-			`"><input name="email"><button>Send</button></form>LINE</div>`,
-		do: `await trap(); await got(1, "view"); const form = $("form");
+		body: `<div><form data-widget-lead="contact" data-widget-root action="/elsewhere">
+			<input name="` + strings.Join(strings.Fields(
+			"reset matches append elements querySelector querySelectorAll contains dataset closest getAttribute "+
+				"setAttribute requestSubmit lang parentNode getRootNode nodeType"), `"><input name="`) +
+			`"><input name="email"><button>Send</button>MENU LINE</form></div>`,
+		do: `await trap(); await number(); await got(1, "view"); const form = $("form");
 			fill(form, { email: "a@example", append: "x" });
 			await send(form); const wrong = state(form) + $("[name=email]").getAttribute("aria-invalid");
 			fill(form, { email: "a@example.com" }); await send(form, 2);
@@ -164,14 +165,30 @@ var waysToBuild = map[string]wayToBuild{
 		do:    `await got(1, "view"); await send($("form")); await send(document.forms[1], 2)`,
 		posts: `lead {"website":"https://a.example"}; trapped; view`,
 	},
-	// Own: a page in steps asks for the website in one that is hidden when the form is sent.
+	// Own: a page in steps asks for the website in one that is hidden when the form is sent. The browser fills it in.
 	"steps": {
 		body: `<div><form data-widget-lead="contact"><p><input name="email" value="a@example.com"></p><p hidden>
 			<input name="website"></p><button>Send</button></form>LINE</div>`,
 		do: `await got(1, "view"); const [first, second] = document.querySelectorAll("p"); first.hidden = true;
-			second.hidden = false; $("[name=website]").click(); fill($("form"), { website: "https://a.example" });
-			second.hidden = true; await send($("form"))`,
+			second.hidden = false; fill($("form"), { website: "https://a.example" });
+			$("[name=website]").dispatchEvent(new Event("input", { bubbles: true })); second.hidden = true;
+			await send($("form"))`,
 		posts: `lead {"website":"https://a.example"}; view`,
+	},
+	// A browser that lacks what came to others in 2024: the trap was sent as a field of the page's own.
+	"old-browser": {
+		head:  `<script>delete Element.prototype.checkVisibility; delete Request.prototype.keepalive</script>`,
+		body:  `<div>FORM LINE</div>`,
+		do:    `await trap(); fill($("form"), { website: "spam" }); await send($("form")); await settle()`,
+		posts: "trapped; view",
+	},
+	// A page that keeps a copy of itself, as Turbo does, while a form is sent: there it was busy for ever.
+	"copied": {
+		body: `<div>FORM LINE</div>`,
+		do: `await trap(); await got(1, "view"); $("button").click();
+			document.body.replaceWith(document.body.cloneNode(true)); await got(1, "contact");
+			await send($("form"), 2)`,
+		posts: "lead; lead; view",
 	},
 	// Own: one widget for wide windows and one for narrow ones, of which a rule hides one.
 	"twice": {

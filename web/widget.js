@@ -28,7 +28,7 @@
   };
   const wait = seconds => new Promise(done => setTimeout(done, seconds * 1000));
   const set = (element, attributes) => {
-    for (const key in attributes) element.setAttribute(key, attributes[key]);
+    for (const key in attributes) call(element, "setAttribute", key, attributes[key]);
     return element;
   };
   const make = (name, attributes) => set(document.createElement(name), attributes);
@@ -37,7 +37,6 @@
   const get = (form, name) => Reflect.get(HTMLFormElement.prototype, name, form);
   const call = (element, name, ...args) => get(element, name).apply(element, args);
   const attribute = (element, name) => call(element, "getAttribute", name);
-  const named = (form, name) => get(form, "elements").namedItem(name);
   // inherited returns an attribute of an element, or of the nearest one around it, also outside its shadow root.
   const inherited = (element, name) => {
     if (!element) return "";
@@ -95,15 +94,16 @@
   // newWidget returns what a widget does: there is one of an id, however often it appears on the page.
   const newWidget = id => {
     const answers = {};
-    let queue = [], timer, viewed;
+    const queue = [];
+    let timer, viewed;
     const send = () => {
-      clearTimeout(timer);
       timer = 0;
       while (queue.length) {
         // 25 with the longest names fit into the 16 KiB that the service takes.
         const body = JSON.stringify({ widget: id, events: queue.splice(0, 25) });
         // A text, so that it is text/plain, which needs no preflight.
-        ask("/widget/events", { method: "POST", body, keepalive: true }).catch(ignore);
+        if ("keepalive" in Request.prototype) ask("/widget/events", { method: "POST", body, keepalive: true }).catch(ignore);
+        else navigator.sendBeacon(base + "/widget/events", body);
       }
     };
     const count = (type, item) => {
@@ -131,17 +131,17 @@
   };
 
   const widgets = {};
-  // Where they are: each root that is in the document, with the id, and the page on which it was last looked at.
+  // Where they are: each root that is in the document, with its widget, and the page on which it was last looked at.
   let places = [];
-  const click = event => {
-    const path = event.composedPath();
+  // click counts a click on what lies on a path of nodes, the innermost first.
+  const click = path => {
     const find = selector => path.find(node => node instanceof Element && call(node, "matches", selector));
     const item = find("[data-widget-item]"), order = find("[data-widget-order]");
     const dish = item && attribute(item, "data-widget-item");
     const count = (type, element, text) => {
       const name = [...(text || (item || order).textContent).replace(/[\s\0-\x1f]+/g, " ").trim()].slice(0, 100).join("");
       const around = places.filter(place => path.indexOf(place.root) >= path.indexOf(element));
-      for (const id of new Set(around.map(place => place.id))) widgets[id].count(type, name);
+      for (const widget of new Set(around.map(place => place.widget))) widget.count(type, name);
     };
     if (item) count("click", item, dish);
     if (order) count("order", order, attribute(order, "data-widget-order") || dish);
@@ -150,7 +150,7 @@
   // prepare adds what a form needs: the field that only bots fill in, and a place for the result, which
   // must be there before its text so that screen readers announce it. It returns that place.
   const prepare = form => {
-    if (!named(form, "website")) {
+    if (!get(form, "elements").namedItem("website")) {
       const trap = make("span", { "aria-hidden": "true", inert: "" });
       // Whatever the rules of the page are.
       trap.style.cssText = "position:fixed!important;top:-99px!important;opacity:0!important";
@@ -164,10 +164,11 @@
   };
 
   const shown = new WeakSet();
-  // isShown reports whether somebody can see a field, or could when it was used: then it is no trap.
+  // isShown reports whether somebody can see a field, or could when it was used: then it is no trap. Browsers of
+  // before 2024 have no checkVisibility: there, what is off the screen or not displayed is not seen.
   const isShown = field => {
     const box = field.getBoundingClientRect();
-    if (box.right + scrollX > 0 && (!field.checkVisibility || field.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true }))) shown.add(field);
+    if (box.right + scrollX > 0 && !field.closest("[inert]") && (!field.checkVisibility || field.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true }))) shown.add(field);
     return shown.has(field);
   };
 
@@ -178,23 +179,22 @@
     for (const field of get(form, "elements")) {
       if (/^[a-z][a-z0-9_-]{0,31}$/.test(field.name) && (field.name != "website" || isShown(field))) names.set(field.name, field.name);
     }
-    const hasOwn = names.has("website"), kept = names.size;
+    const kept = names.size;
     const nameOf = key => {
       if (names.has(key)) return names.get(key);
       const nearest = key.toLowerCase().replace(/[^a-z0-9_-]+/g, "_").replace(/^_+/, "").replace(/^(?![a-z])/, "f_").slice(0, 32).replace(/_+$/, "");
       let name = nearest;
-      for (let n = 2; [...names.values()].includes(name); n++) name = nearest.slice(0, 29) + "_" + n;
+      for (let n = 2; [...names].some(pair => pair[1] == name); n++) name = nearest.slice(0, 29) + "_" + n;
       names.set(key, name);
       return name;
     };
     const lead = { type: attribute(form, "data-widget-lead") || "newsletter" };
     let file;
     new FormData(form).forEach((value, key) => {
-      const isTrap = key == "website" && !hasOwn, name = isTrap ? key : nameOf(key);
+      const isTrap = key == "website" && !names.has(key), name = isTrap ? key : nameOf(key);
       if (value.name) file = name;
       else if (!value || value.size == 0) return;
-      else if (isTrap || /^(type|source)$/.test(key)) lead[key] = value;
-      else if (name == "email") lead.email = value;
+      else if (isTrap || name == "email" || /^(type|source)$/.test(key)) lead[name] = value;
       else fields[name] = name in fields ? fields[name] + ", " + value : value;
     });
     if (names.size > kept) warn("fields are sent as others: " + [...names].slice(kept).join("; "));
@@ -222,7 +222,7 @@
   const states = ["sending", "sent", "invalid", "failed"];
   const say = (form, state, more) => {
     const result = prepare(form);
-    result.textContent = (attribute(form, "data-widget-" + state) || wordsOf(form)[states.indexOf(state)]) + (more ? " " + more : "");
+    result.textContent = (attribute(form, "data-widget-" + state) || wordsOf(form)[states.indexOf(state)]) + (more || "");
     result.dataset.widgetState = state;
   };
 
@@ -230,10 +230,9 @@
   let notes = 0;
   // mark puts what is wrong with a field behind it. It returns false if the form shows no such field.
   const mark = (form, names, { pointer, detail }) => {
-    const name = decodeURIComponent(pointer).split("/").pop();
-    let field = named(form, ([...names].find(pair => pair[1] == name) || [name])[0]);
-    if (field && !field.nodeName) field = field[0];
-    if (!field || field.type == "hidden" || field.closest("[hidden]")) return false;
+    const name = pointer.split("/").pop();
+    const field = [...get(form, "elements")].find(field => names.get(field.name) == name && !field.closest("[hidden], [type=hidden]"));
+    if (!field) return false;
     const note = make("span", { id: "widgetd-note-" + ++notes, "data-widget-note": "" });
     const before = field.getAttribute("aria-describedby") || "";
     note.textContent = field.dataset.widgetError || english(form, detail) || wordsOf(form)[2];
@@ -249,8 +248,11 @@
     return true;
   };
 
+  // Which forms are being sent: a page may keep a copy of one, in which aria-busy stays.
+  const sending = new WeakMap();
   const busy = (form, on) => {
-    call(form, "setAttribute", "aria-busy", on);
+    set(form, { "aria-busy": on });
+    sending.set(form, on);
     // A button that is disabled would lose the focus.
     for (const button of get(form, "elements")) if (button.type == "submit") button.setAttribute("aria-disabled", on);
   };
@@ -274,7 +276,7 @@
       call(form, "reset");
     } else if (errors) {
       const others = errors.filter(error => !mark(form, lead.names, error));
-      say(form, "invalid", english(form, others.map(error => error.detail).join(" ")));
+      say(form, "invalid", english(form, others.map(error => " " + error.detail).join("")));
       const first = call(form, "querySelector", "[aria-invalid=true]");
       if (first) first.focus();
     } else {
@@ -290,7 +292,7 @@
     if (!call(form, "matches", "form[data-widget-lead]") || event.defaultPrevented || plain == form) return;
     const lead = read(form);
     event.preventDefault();
-    if (attribute(form, "aria-busy") != "true") submit(form, lead, event.submitter).catch(ignore);
+    if (!sending.get(form)) submit(form, lead, event.submitter).catch(ignore);
   });
   // Until the page is told not to, it submits a form itself: also when something here fails. Another copy of the
   // script serves them all already.
@@ -299,11 +301,12 @@
     root.querySelectorAll("form[data-widget-lead]").forEach(prepare);
   };
   started[shared] = true;
-  // A submission stays within a shadow root, but what leads to it comes out of one that is open.
   const use = event => {
     const path = event.composedPath();
     if (path[0].name == "website") isShown(path[0]);
+    // A submission stays within a shadow root, but what leads to it comes out of one that is open.
     for (const node of path) if (node instanceof ShadowRoot) serveForms(node);
+    if (event.type == "click") click(path);
   };
 
   // The texts that elements have from the page.
@@ -320,14 +323,14 @@
       // It is true for a widget that a copy of an earlier release has started.
       if (started[id] === true || script.src && script.src.indexOf(origin)) continue;
       started[id] = 1;
-      widgets[id] = widgets[id] || newWidget(id);
-      if (!places.some(place => place.root == root && place.id == id)) places.push({ root, id });
+      const widget = widgets[id] = widgets[id] || newWidget(id);
+      if (!places.some(place => place.root == root && place.widget == widget)) places.push({ root, widget });
     }
     for (const place of places) {
-      const { root, id, page } = place, widget = widgets[id];
-      if (page != location.pathname) widget.watch(root);
+      const { root, widget } = place;
+      if (place.page != location.pathname) widget.watch(root);
       place.page = location.pathname;
-      for (const element of root.querySelectorAll("[data-widget-stat]")) {
+      for (const element of call(root, "querySelectorAll", "[data-widget-stat]")) {
         const text = element.textContent;
         if (!given.has(element)) given.set(element, text);
         // A page that takes over a newer one puts its text back.
@@ -337,8 +340,7 @@
   };
   const start = () => {
     started[base] = safe(look);
-    document.addEventListener("click", safe(click), true);
-    for (const type of ["focusin", "click", "keydown"]) document.addEventListener(type, safe(use), true);
+    for (const type of ["focusin", "click", "keydown", "input"]) document.addEventListener(type, safe(use), true);
     look();
     new MutationObserver(() => {
       timer = timer || setTimeout(started[base], 200);
