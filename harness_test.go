@@ -1119,7 +1119,7 @@ func (o *operator) database(args []string) *store {
 	moved := o.opened != nil && (o.opened.path != o.env["WIDGETD_DB"] || o.opened.filesInPlace() != nil)
 	if moved || slices.Contains(alone, args[0]) {
 		o.close()
-		untilClosed(o.env["WIDGETD_DB"])
+		untilAlone(o.env["WIDGETD_DB"])
 	}
 	if !o.shares || slices.Contains(alone, args[0]) || slices.Contains(args, "-db") {
 		return nil
@@ -1134,8 +1134,8 @@ func (o *operator) database(args []string) *store {
 	return o.opened
 }
 
-// untilClosed waits a moment for programs that other tests start: until they run they have open what this process had.
-func untilClosed(path string) {
+// untilAlone waits a moment for programs that other tests start: until they run they have open what this process had.
+func untilAlone(path string) {
 	for range 20 {
 		if open, err := isOpenElsewhere(path); err != nil || !open {
 			return
