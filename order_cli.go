@@ -78,7 +78,7 @@ var orderCommands = []command{
 		optUntil.says("print only refunds made until the end of a date (UTC), or until an RFC 3339 time"),
 	}, listCommand{route: "GET /refunds", export: true, prefix: "ref", cell: amountCells("amount", "tip"),
 		columns: "id order_id reference account_id payment_id provider_id method currency amount tip state failure " +
-			"source reason made_by created_at ended_at"}.run},
+			"source reason made_by created_at ended_at kind"}.run},
 	{"order erase", "", "remove what is known of guests, by name, telephone number or order, from the database file " +
 		"and its write-ahead log", []option{
 		{name: "name", value: "NAME", help: "the guests with this name, compared without case"},

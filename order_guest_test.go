@@ -273,7 +273,7 @@ func TestOrder_listsAreNarrowedToBusinessDays(t *testing.T) {
 		equal(t, "by card", len(s.get("/orders?method=card&from=2000-03-26", auth).is(200).json()["data"].([]any)), 1)
 		equal(t, "refunds that failed", len(s.get("/refunds?state=failed", auth).is(200).json()["data"].([]any)), 0)
 		for row := range strings.Lines(s.must("order", "refunds", "-csv", "-until", "2000-03-25")) {
-			if fields := strings.Split(row, ","); len(fields) != 17 || fields[0] != "id" && fields[8] != "1.00" {
+			if fields := strings.Split(row, ","); len(fields) != 18 || fields[0] != "id" && fields[8] != "1.00" {
 				t.Errorf("exported %s", row)
 			}
 		}

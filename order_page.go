@@ -629,7 +629,7 @@ func (p *orderPage) showOrder(refunds []refund) {
 			p.PaidBy = "method_" + markOf(*o.Method, o.Currency)
 		}
 	}
-	sum, charged := o.Delivery+o.Tip, o.Total-o.Refunded
+	sum, back := o.Delivery+o.Tip, int64(0)
 	for _, l := range o.Lines {
 		sum += l.Accepted * l.UnitAmount
 	}
@@ -641,13 +641,14 @@ func (p *orderPage) showOrder(refunds []refund) {
 	for _, f := range refunds {
 		if f.State != refundFailed && (o.soldBy(f.PaymentID) || !o.wasPaid()) {
 			p.Refunds = append(p.Refunds, f)
-			charged += f.Amount
+			back += f.Amount
 		}
 	}
 	if !o.wasPaid() {
 		return
 	}
-	if p.Remaining = p.Amount(o.Total - o.Refunded); charged > o.Total {
+	charged := max(o.sold().Total, o.Total-o.Refunded+back)
+	if p.Remaining = p.Amount(charged - back); charged > o.Total {
 		p.Charged = p.Amount(charged)
 	}
 }

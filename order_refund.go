@@ -360,44 +360,29 @@ func (m *orderMoney) refundOf(is func(*refund) bool) *refund {
 	return nil
 }
 
-// given returns what was given back of the money, that under way included, and what of that has been under way for
-// longer than refundLate.
-func (m *orderMoney) given() (all, late int64) {
-	for f := range m.back {
-		if f.State != refundFailed {
-			all += f.Amount
-		}
-		if f.State == refundPending && !m.now.Before(f.CreatedAt.Add(refundLate)) {
-			late += f.Amount
-		}
-	}
-	return all, late
-}
-
 // taken returns how much the bank has taken of the attempt for disputes, and has not put back.
 func (m *orderMoney) taken() int64 { return takenOf(m.disputes, valueOr(m.paymentID(), "")) }
 
+// balance returns the balance of the attempt, or of what was paid outside.
+func (m *orderMoney) balance() *balance {
+	b := &balance{pays: m.pays(), total: m.order.Total, taken: m.taken()}
+	if m.payment != nil {
+		b.captured = m.payment.Captured
+	}
+	for f := range m.back {
+		if f.State != refundFailed {
+			b.back += f.Amount
+		}
+		if f.State == refundPending && !m.now.Before(f.CreatedAt.Add(refundLate)) {
+			b.late += f.Amount
+		}
+	}
+	return b
+}
+
 // keeps returns what the attempt has captured, less what was given back or is to be given back.
 func (m *orderMoney) keeps() int64 {
-	given, _ := m.given()
-	return m.payment.Captured - max(given, m.payment.Refunded)
-}
-
-// beyond returns how much more than the order's total was captured: what was not accepted of an order that was captured
-// before that, or what somebody captured on the provider's own pages.
-func (m *orderMoney) beyond() int64 {
-	if m.payment == nil {
-		return 0
-	}
-	return max(0, m.payment.Captured-m.order.Total)
-}
-
-// unaccounted returns how much money the attempt holds that the order does not account for, see balance, and how much
-// is in refunds that have been under way for longer than refundLate.
-func (m *orderMoney) unaccounted() (amount, late int64) {
-	b := balance{pays: m.pays(), total: m.order.Total, captured: m.payment.Captured, taken: m.taken()}
-	b.back, b.late = m.given()
-	return b.unaccounted(), b.late
+	return m.payment.Captured - max(m.balance().back, m.payment.Refunded)
 }
 
 // unaccountedIfPaid returns how much an order that is to be paid with the attempt would not account for, if that is in
@@ -457,8 +442,7 @@ func (m *orderMoney) use(w *refundWish) (use moneyUse, unaccounted int64) {
 		return useWaits, 0
 	case m.pays():
 		if p != nil && w.paymentID != "" {
-			amount, late := m.unaccounted()
-			unaccounted = amount - late
+			unaccounted = m.balance().toGiveBack()
 		}
 		if use = useSold; unaccounted > 0 {
 			use = useUnaccounted
@@ -604,8 +588,8 @@ func (m *orderMoney) giveBack(actor string) {
 	p := m.payment
 	inReview := p.State == paymentReview && valueOr(p.Reason, "") != reasonRefundPending
 	failed := m.refundOf(func(f *refund) bool { return f.State == refundFailed && f.Kind != refundFound }) != nil
-	if amount, late := m.unaccounted(); p.atOnce() && !inReview && !failed && amount > late {
-		f := m.byUnits(amount - late)
+	if amount := m.balance().toGiveBack(); p.atOnce() && !inReview && !failed && amount > 0 {
+		f := m.byUnits(amount)
 		f.Kind, f.MadeBy, f.Reason = refundNotAccepted, actor, new("not accepted")
 		m.add(f)
 	}
@@ -760,7 +744,7 @@ func (m *orderMoney) count() error {
 	if !m.pays() {
 		return nil
 	}
-	o, all, done := m.order, int64(0), int64(0)
+	o, b, done := m.order, m.balance(), int64(0)
 	for i := range o.Lines {
 		o.Lines[i].Refunded = 0
 	}
@@ -777,13 +761,13 @@ func (m *orderMoney) count() error {
 				o.Lines[l.Line].Refunded += l.Quantity
 			}
 		}
-		if all += f.Amount; f.State == refundSucceeded {
+		if f.State == refundSucceeded {
 			done += f.Amount
 		}
 	}
 	// While one takes long, the same may be given back on the provider's pages, too.
-	o.Refunded = min(max(0, all-m.beyond()), o.Total)
-	o.follow(max(0, done-m.beyond()))
+	o.Refunded = min(max(0, b.back-b.beyond()), o.Total)
+	o.follow(max(0, done-b.beyond()))
 	return nil
 }
 
@@ -804,12 +788,19 @@ func (b *balance) unaccounted() int64 {
 	if !b.pays {
 		return held
 	}
-	beyond := b.captured - b.total
-	if beyond > 0 {
-		beyond = max(0, beyond-b.back)
+	more := b.captured - b.total
+	if more > 0 {
+		more = max(0, more-b.back)
 	}
-	return min(beyond+b.late, held)
+	return min(more+b.late, held)
 }
+
+// toGiveBack returns how much of what is not accounted for is not being given back yet.
+func (b *balance) toGiveBack() int64 { return b.unaccounted() - b.late }
+
+// beyond returns how much more than the order's total was captured: what was not accepted of an order that was captured
+// before that, or what somebody captured on the provider's own pages.
+func (b *balance) beyond() int64 { return max(0, b.captured-b.total) }
 
 // end has the refund end: it succeeded, or failed if failure says why, even after it had succeeded. It reports whether
 // it had not ended so before.

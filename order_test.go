@@ -1123,6 +1123,7 @@ func orderStory(t *testing.T, o *operator) {
 	if sum != 1250+1758+492 {
 		t.Errorf("exported %v", rows)
 	}
+	contains(t, o.do("order", "refunds", "-csv", "-account", account), ",ended_at,kind\n", ",asked\n")
 	contains(t, o.do("order", "erase", "-name", "Nobody"), "0 guests erased")
 	if a := o.object("account", "set", account, "-zone", "Europe/Zurich", "-cut-off", "05:00", "-legal-name",
 		"Trattoria Roma GmbH", "-address", "a\nb",

@@ -302,7 +302,8 @@ func reviewOf(f *facts) string {
 		}
 		return asks
 	}
-	amount, late := f.unaccounted()
+	b := f.balance()
+	amount := b.unaccounted()
 	switch {
 	case amount == 0 && f.refundsDiffer():
 		return reasonRefundsDiffer
@@ -312,7 +313,7 @@ func reviewOf(f *facts) string {
 		return ""
 	case asks != "":
 		return asks
-	case late >= amount && late > 0:
+	case b.late >= amount && b.late > 0:
 		return reasonRefundPending
 	case o.dead():
 		return reasonDeadOrder
@@ -489,7 +490,7 @@ func (s *settlement) adoptRefunds() {
 	}
 	arrange(s.refunds, func(a, b *refund) int { return strings.Compare(a.ID, b.ID) })
 	p := s.payment
-	if given, _ := s.given(); p.Refunded <= given {
+	if p.Refunded <= s.balance().back {
 		p.RefundsDifferSince = stamp{}
 	} else if p.RefundsDifferSince.IsZero() {
 		p.RefundsDifferSince = s.t.now

@@ -421,6 +421,8 @@ func TestUpgrade_fillsWhatAStepAdds(t *testing.T) {
 		{8, `SELECT id FROM orders WHERE pay <> 'online' OR wanted_at IS NOT NULL UNION ALL
 			SELECT f.id FROM refunds f JOIN orders o ON o.account_id <> f.account_id WHERE o.id = f.order_id UNION ALL
 			SELECT id FROM disputes WHERE taken <> iif(state = 'won', 0, amount)`, nil},
+		// what was asked for, and what was found
+		{8, `SELECT DISTINCT source || ' ' || kind FROM refunds`, []string{"provider found", "widgetd asked"}},
 		// how an open dispute stands is asked again, and only that; when the money of each has moved
 		{8, `SELECT concat_ws(' ', d.id, p.due_at, substr(d.moved_at, 9, 2)) FROM disputes d
 			JOIN payments p ON p.id = d.payment_id`,
