@@ -246,7 +246,7 @@ func FuzzLicenseKey(f *testing.F) {
 		}
 		upper := lookalikes.Replace(strings.ToUpper(string(key)))
 		if hasOwnShape(string(key)) && string(key) != upper ||
-			!hasOwnShape(string(key)) && (string(key) != s || key.mistyped()) {
+			!hasOwnShape(string(key)) && (string(key) != trimUnseen(s) || key.mistyped()) {
 			t.Fatalf("%q reads as %q", s, key)
 		}
 	})
