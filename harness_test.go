@@ -1119,7 +1119,7 @@ func (o *operator) database(args []string) *store {
 	moved := o.opened != nil && (o.opened.path != o.env["WIDGETD_DB"] || o.opened.filesInPlace() != nil)
 	if moved || slices.Contains(alone, args[0]) {
 		o.close()
-		untilAlone(o.env["WIDGETD_DB"])
+		untilAlone()
 	}
 	if !o.shares || slices.Contains(alone, args[0]) || slices.Contains(args, "-db") {
 		return nil
@@ -1134,14 +1134,10 @@ func (o *operator) database(args []string) *store {
 	return o.opened
 }
 
-// untilAlone waits a moment for programs that other tests start: until they run they have open what this process had.
-func untilAlone(path string) {
-	for range 20 {
-		if open, err := isOpenElsewhere(path); err != nil || !open {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+// untilAlone waits for programs that other tests are starting: until they run they have open what this process had.
+func untilAlone() {
+	syscall.ForkLock.Lock() // is free when they run; later ones have nothing of what was closed
+	defer syscall.ForkLock.Unlock()
 }
 
 // close closes what the commands have open. The next one opens it again.

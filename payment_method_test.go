@@ -74,6 +74,16 @@ func TestTwint_refundsStayAsTheyWereMadeWhateverHappensToOthers(t *testing.T) {
 		s.accept(o.ID, linePart{Line: 1, Quantity: 0})
 		s.settle(p)
 	}
+	bankTakes := func(s *shop, p *payment, amount int64) {
+		s.provider.dispute(*p.IntentID, "needs_response")
+		s.atProvider(p, func(x *testSession) { x.intent.disputes[0].amount = amount })
+		s.settle(p)
+	}
+	bankPutsBack := func(s *shop, p *payment) {
+		s.provider.dispute(*p.IntentID, "won")
+		s.settle(p)
+		s.settle(p)
+	}
 	inShops(t, map[string]telling{
 		"the wine is given back, then not accepted": {func(s *shop, o *order, p *payment) {
 			s.givenBackThere(p, 2000)
@@ -97,24 +107,16 @@ func TestTwint_refundsStayAsTheyWereMadeWhateverHappensToOthers(t *testing.T) {
 		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, "found 2000 failed, not_accepted 2000"},
 		"the bank takes some, and puts it back": {func(s *shop, o *order, p *payment) {
 			s.givenBackThere(p, 500)
-			s.provider.dispute(*p.IntentID, "needs_response")
-			s.atProvider(p, func(x *testSession) { x.intent.disputes[0].amount = 1000 })
-			s.settle(p)
+			bankTakes(s, p, 1000)
 			noWine(s, o, p)
 			equal(s.t, "what is given back while the bank has 10.00", s.money(p).refunded, 2000)
-			s.provider.dispute(*p.IntentID, "won")
-			s.settle(p)
-			s.settle(p)
+			bankPutsBack(s, p)
 		}, 3000, 0, 2700, 68, 23, orderPaid, paymentPartRefunded, "found 500, not_accepted 1500"},
 		"the bank takes most of it": {func(s *shop, o *order, p *payment) {
-			s.provider.dispute(*p.IntentID, "needs_response")
-			s.atProvider(p, func(x *testSession) { x.intent.disputes[0].amount = 4000 })
-			s.settle(p)
+			bankTakes(s, p, 4000)
 			noWine(s, o, p)
 			equal(s.t, "what is given back while the bank has 40.00", s.money(p).refunded, 1000)
-			s.provider.dispute(*p.IntentID, "won")
-			s.settle(p)
-			s.settle(p)
+			bankPutsBack(s, p)
 		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, "not_accepted 1000, not_accepted 1000"},
 		"all is accepted, and a late one of ours makes no room": {func(s *shop, o *order, p *payment) {
 			s.accept(o.ID)
