@@ -489,10 +489,3 @@ func (c *cache[K, V]) loadBy(st *store, key K, read func(K) (V, error)) (V, erro
 		return v, "", err
 	})
 }
-
-// len returns the number of entries.
-func (c *cache[K, V]) len() int {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return len(c.entries)
-}

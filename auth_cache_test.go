@@ -129,3 +129,10 @@ func TestCache_isBounded(t *testing.T) {
 		t.Fatalf("%d entries", c.len())
 	}
 }
+
+// len returns the number of entries.
+func (c *cache[K, V]) len() int {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return len(c.entries)
+}

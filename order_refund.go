@@ -646,22 +646,6 @@ func giveBackRest(t *tx, o *order, p *payment, actor string) error {
 	return m.save(t, actor)
 }
 
-// endRefund writes that a refund of an order has ended: it succeeded, or failed if failure says why. The amount of one
-// that has failed can be given back again.
-func endRefund(t *tx, o *order, f *refund, failure, actor string) error {
-	m, err := moneyOf(t, o, nil)
-	if err != nil {
-		return err
-	}
-	made := findRefund(m.refunds, f.ID)
-	made.end(failure, t.now)
-	if err := m.save(t, actor); err != nil {
-		return err
-	}
-	*f = *findRefund(m.refunds, f.ID)
-	return nil
-}
-
 // refundOrder gives back money of an order of an owner: of one that is paid; or money that was captured but pays
 // nothing, since the order is dead or was paid otherwise, so that the attempt is in review. The provider is asked
 // later (refundPending); what was paid outside counts as given back at once. Errors: errOrder,

@@ -669,6 +669,22 @@ func checkRefunds(t *tx, o *order) error {
 	return nil
 }
 
+// endRefund writes that a refund of an order has ended: it succeeded, or failed if failure says why. The amount of one
+// that has failed can be given back again.
+func endRefund(t *tx, o *order, f *refund, failure, actor string) error {
+	m, err := moneyOf(t, o, nil)
+	if err != nil {
+		return err
+	}
+	made := findRefund(m.refunds, f.ID)
+	made.end(failure, t.now)
+	if err := m.save(t, actor); err != nil {
+		return err
+	}
+	*f = *findRefund(m.refunds, f.ID)
+	return nil
+}
+
 func TestRefund_isAimedAtPartsOfTheOrder(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
