@@ -341,22 +341,22 @@ func (s *accountSettings) members() []member {
 }
 
 // checkPhone is a textCheck for a telephone number that can be called from anywhere.
-func checkPhone(s string) (code, detail string) {
+var checkPhone = textCheck{pattern: `^\+[0-9 ()/.-]+$`, of: func(s string) (code, detail string) {
 	digits := len(phoneKey(s))
 	if !strings.HasPrefix(s, "+") || strings.Trim(s, "+0123456789 ()/.-") != "" || strings.Contains(s[1:], "+") ||
 		digits < 5 || digits > 15 {
 		return "invalid_phone", "This must be a telephone number with its country, as +41 32 622 00 00."
 	}
 	return "", ""
-}
+}}
 
 // checkContact is a textCheck for a URI at which guests write to an account.
-func checkContact(s string) (code, detail string) {
+var checkContact = textCheck{pattern: "^(mailto|https):", of: func(s string) (code, detail string) {
 	if !isContact(s, "mailto", "https") {
 		return "invalid_contact", "This must be a mailto: or https: URI, as mailto:info@example.com."
 	}
 	return "", ""
-}
+}}
 
 // settingsTable describes the table account_settings.
 var settingsTable = newTable("account_settings", "s", func(s *accountSettings) []field { return fieldsOf(s.members()) })

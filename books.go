@@ -58,7 +58,7 @@ type bookProduct struct {
 
 	account    textCheck // of the code of an account
 	tax        textCheck // of the tax of a rule
-	costCenter textCheck // of a cost centre; nil: any will do
+	costCenter textCheck // of a cost centre; any will do if it is zero
 
 	tokenLife time.Duration // after which tokens that were not replaced lapse; 0: new ones can be had at any time
 
@@ -218,8 +218,8 @@ func (c *bookConnection) members() []member {
 		{name: "send_from", at: &c.SendFrom, high: 10, check: notEmptyAnd(checkBusinessDate)},
 		{name: "payouts_from", at: &c.PayoutsFrom, high: 10, check: notEmptyAnd(checkBusinessDate)},
 		{name: "status", at: &c.Status, high: 10, check: oneOf(entryDraft, entryPosted)},
-		{name: "series", at: &c.Series, high: 10, check: notEmptyAnd(
-			checkedBy(visible, "invalid_series", "This must be the code of a voucher series, such as W."))},
+		{name: "series", at: &c.Series, high: 10, check: notEmptyAnd(textCheck{
+			of: checkedBy(visible, "invalid_series", "This must be the code of a voucher series, such as W.")})},
 		{name: "outside", at: &c.Outside}, {name: "tests", at: &c.Tests},
 	}
 }

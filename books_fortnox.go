@@ -43,8 +43,8 @@ var fortnoxProduct = bookProduct{name: productFortnox, title: "Fortnox",
 }
 
 // checkFortnoxAccount is a textCheck of the code of an account.
-var checkFortnoxAccount = checkedBy(func(s string) bool { _, ok := fortnoxNumber(s); return ok },
-	"invalid_account", "This must be an account from 1000 to 9999.")
+var checkFortnoxAccount = textCheck{of: checkedBy(func(s string) bool { _, ok := fortnoxNumber(s); return ok },
+	"invalid_account", "This must be an account from 1000 to 9999.")}
 
 const (
 	fortnoxScope     = "bookkeeping companyinformation settings"

@@ -203,7 +203,7 @@ func (a *booksAPI) disconnect(ctx context.Context, c *call) (any, error) {
 
 // readConnectionChange reads what is to be changed of a connection.
 func readConnectionChange(in *input) (w connectionChange) {
-	w.organisation = in.text("organisation", optional, maxNameLength, nil)
+	w.organisation = in.text("organisation", optional, maxNameLength, anyText)
 	w.history, _ = in.boolTerm("history")
 	w.set = in.change(new(bookConnection).members(), false)
 	return w
@@ -632,7 +632,7 @@ func readRule(in *input, product *bookProduct) (r mappingRule) {
 		r.VATRate = new(in.amount("vat_rate", required, 0, maxVATRate))
 	}
 	if in.ofKinds(product, "group", r.Kind, ruleSales) && in.given("group") {
-		r.Group = new(in.text("group", optional, maxOrderText, nil))
+		r.Group = new(in.text("group", optional, maxOrderText, anyText))
 	}
 	if in.ofKinds(product, "method", r.Kind, rulePayment) {
 		r.Method = nilIfEmpty(in.text("method", required, 20, oneOf(payingMethods...)))

@@ -524,7 +524,7 @@ func TestOpenAPI_saysOfMembersWhatTheirListsSay(t *testing.T) {
 				t.Errorf("%s: that %s is there is %t", c.schema, m.name, p != nil)
 			}
 			if p != nil && !m.apart {
-				sameText(t, c.schema+" "+m.name, schemaText(p, m.check == nil), memberSchema(m))
+				sameText(t, c.schema+" "+m.name, schemaText(p, m.check.of == nil), memberSchema(m))
 			}
 			if needed := c.isNew && m.needed; needed && !slices.Contains(needs, m.name) {
 				t.Errorf("%s: %s is not required", c.schema, m.name)
@@ -538,7 +538,7 @@ func memberSchema(m member) string {
 	text := ""
 	switch m.at.(type) {
 	case *string, **string:
-		if text = "string"; m.check == nil {
+		if text = "string"; m.check.of == nil {
 			text += fmt.Sprintf(" to %d", m.high)
 		}
 	case *int, **int:

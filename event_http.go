@@ -75,14 +75,14 @@ type feedWish struct {
 // readFeedWish reads ?after= and ?wait=.
 func readFeedWish(in *input) (w feedWish) {
 	w.after = in.parameter("after", isText(maxFeedCursor))
-	in.parameter("wait", func(s string) (string, string) {
+	in.parameter("wait", textCheck{numbers: [2]int{0, 15}, of: func(s string) (string, string) {
 		n, err := strconv.Atoi(s)
 		w.wait = time.Duration(n) * time.Second
 		if err != nil || n < 0 || w.wait > maxFeedWait || strconv.Itoa(n) != s {
 			return "out_of_range", "This must be a number of seconds from 0 to 15."
 		}
 		return "", ""
-	})
+	}})
 	if in.query.Has("after") && in.query.Has("cursor") {
 		in.wrongParameter("cursor", "conflict", "Give cursor, or after: they read in opposite orders.")
 	}

@@ -65,7 +65,13 @@ type route struct {
 	page string // it is for people, and the OpenAPI document lacks it; "": it is for programs
 	form string // it is for programs, in the form that a standard requires; "": JSON and problems
 
-	run handler
+	refuses string // the codes of its own refusals, space-separated; others follow from the rest
+
+	// What it answers with if that is not JSON with status 200: a status, a type, or both: "204", "200 image/svg+xml".
+	answers string
+
+	endpoint endpoint
+	run      handler // in place of endpoint: of pages for people, and where nothing else fits
 }
 
 // A handler carries out a request and returns the answer: a *reply, a *staticFile, or any other value as JSON with

@@ -31,7 +31,35 @@ type input struct {
 	noted   []fieldError  // holds errs for the outermost input
 
 	path   string            // of body as pointer has it, with * for the index of an element: "#/lines/*"
+	note   func(reading)     // is told what would be read, and nothing is read; nil: it is read
 	places map[string]*place // by path, what is known of bodies, see refuseUnknown; shared by nested objects
+}
+
+// A reading is what is read of a request at one place: a member or a parameter, and what it may be.
+type reading struct {
+	path      string // of the object that has it, as input.path; inQuery: it is a parameter
+	name      string
+	kind      jsonKind
+	need      need
+	low, high int       // of a number; of a list how many elements it has; high of a text: the most characters
+	each      int       // of a list of texts: the most characters of an element; of an object of texts: of a text
+	check     textCheck // of a text, beside its length; of a list or an object of texts: of each
+	format    string    // of a text, where it has no check: "date-time"
+	lines     bool      // a text of several lines
+
+	asked    bool // whether it is there is asked, so that it may be absent
+	nullable bool // it may be null
+	fixed    bool // it can't be changed, and is refused by words of its own
+}
+
+// inQuery is the path of parameters.
+const inQuery = "?"
+
+// newDescribed makes an input of which nothing is read: note is told what would be. Every optional member is there.
+func newDescribed(note func(reading)) *input {
+	in := newInput(&jsonValue{kind: jsonObject}, nil, nil)
+	in.note = note
+	return in
 }
 
 // newInput makes the input of a request with a parsed body. r is nil where there is a body but no request.
@@ -79,7 +107,12 @@ func parseForm(body []byte) (jsonValue, error) {
 }
 
 // pathValue returns what a wildcard of the route's path matched.
-func (in *input) pathValue(name string) string { return in.request.PathValue(name) }
+func (in *input) pathValue(name string) string {
+	if in.note != nil {
+		return ""
+	}
+	return in.request.PathValue(name)
+}
 
 // err returns a refusal that names every wrong member and parameter, or nil if there are none. It is called once all
 // members were read: what is unknown is noted by its first call only.
@@ -115,18 +148,23 @@ func (in *input) find(name string) (*jsonValue, bool) {
 	return in.body.member(name)
 }
 
-// member returns a member of the given kind. It returns nil for a member that is absent, and
-// for one of another kind, which it records. A null counts as another kind.
-func (in *input) member(name string, kind jsonKind, n need) *jsonValue {
-	v, ok := in.find(name)
+// member returns the member that a reading is of. It returns nil for a member that is absent, and for one of another
+// kind, which it records. A null counts as another kind.
+func (in *input) member(r reading) *jsonValue {
+	if in.note != nil {
+		r.path = in.path
+		in.note(r)
+		return nil
+	}
+	v, ok := in.find(r.name)
 	if !ok {
-		if n == required {
-			in.wrong(name, "required", "This member is required.")
+		if r.need == required {
+			in.wrong(r.name, "required", "This member is required.")
 		}
 		return nil
 	}
-	if v.kind != kind {
-		in.wrong(name, "wrong_type", fmt.Sprintf("This must be %s, not %s.", kind, v.kind))
+	if v.kind != r.kind {
+		in.wrong(r.name, "wrong_type", fmt.Sprintf("This must be %s, not %s.", r.kind, v.kind))
 		return nil
 	}
 	v.open()
@@ -134,16 +172,15 @@ func (in *input) member(name string, kind jsonKind, n need) *jsonValue {
 }
 
 // text reads a string of at most max characters without control characters that also passes
-// check, if that is not nil. It returns "" if the member is absent or wrong. A required one
-// must not be empty.
+// check. It returns "" if the member is absent or wrong. A required one must not be empty.
 func (in *input) text(name string, n need, max int, check textCheck) string {
-	v := in.member(name, jsonString, n)
+	v := in.member(reading{name: name, kind: jsonString, need: n, high: max, check: check})
 	if v == nil {
 		return ""
 	}
 	code, detail := checkText(v.text, n, max)
-	if code == "" && check != nil {
-		code, detail = check(v.text)
+	if code == "" {
+		code, detail = check.fault(v.text)
 	}
 	if code != "" {
 		in.wrong(name, code, detail)
@@ -173,17 +210,18 @@ func (in *input) field(name string) string {
 func (in *input) object(name string, n need) *input {
 	nested := *in
 	nested.pointer, nested.path = in.pointer+"/"+name, in.path+"/"+name
-	if nested.body = in.member(name, jsonObject, n); nested.body == nil {
+	if nested.body = in.member(reading{name: name, kind: jsonObject, need: n}); nested.body == nil {
 		nested.body = &jsonValue{kind: jsonObject}
 	}
 	return &nested
 }
 
 // array reads a required array of 1 to max elements. It returns nil if the member is absent or wrong.
-func (in *input) array(name string, max int) *jsonValue {
-	v := in.member(name, jsonArray, required)
+func (in *input) array(r reading, max int) *jsonValue {
+	r.kind, r.need, r.low, r.high = jsonArray, required, 1, max
+	v := in.member(r)
 	if v != nil && (len(v.list) == 0 || len(v.list) > max) {
-		in.wrong(name, "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", max))
+		in.wrong(r.name, "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", max))
 		return nil
 	}
 	return v
@@ -192,7 +230,12 @@ func (in *input) array(name string, max int) *jsonValue {
 // objects reads a required array of 1 to max objects, and returns an input for each. Elements
 // that are no objects are left out.
 func (in *input) objects(name string, max int) []*input {
-	v := in.array(name, max)
+	v := in.array(reading{name: name}, max)
+	if in.note != nil {
+		nested := *in
+		nested.path = in.path + "/" + name + "/*"
+		return []*input{&nested}
+	}
 	if v == nil {
 		return nil
 	}
@@ -213,8 +256,8 @@ func (in *input) objects(name string, max int) []*input {
 
 // texts reads an optional array of at most count strings of 1 to max characters. A wrong
 // element is returned as "", so that the others keep their index.
-func (in *input) texts(name string, count, max int) []string {
-	v := in.member(name, jsonArray, optional)
+func (in *input) texts(name string, count, max int, check textCheck) []string {
+	v := in.member(reading{name: name, kind: jsonArray, high: count, each: max, check: check})
 	if v == nil {
 		return nil
 	}
@@ -229,6 +272,8 @@ func (in *input) texts(name string, count, max int) []string {
 			in.wrong(element, "wrong_type", fmt.Sprintf("This must be a string, not %s.", v.list[i].kind))
 		} else if code, detail := checkText(v.list[i].text, required, max); code != "" {
 			in.wrong(element, code, detail)
+		} else if code, detail = check.fault(v.list[i].text); code != "" {
+			in.wrong(element, code, detail)
 		} else {
 			all[i] = strings.Clone(v.list[i].text)
 		}
@@ -239,13 +284,18 @@ func (in *input) texts(name string, count, max int) []string {
 // number reads an optional whole number from low to high. It returns nil if the member is
 // absent or wrong. As in JSON Schema, 3.0 and 3e0 are the whole number 3.
 func (in *input) number(name string, low, high int) *int {
-	v := in.member(name, jsonNumber, optional)
+	return in.numberOf(reading{name: name, low: low, high: high})
+}
+
+func (in *input) numberOf(r reading) *int {
+	r.kind = jsonNumber
+	v := in.member(r)
 	if v == nil {
 		return nil
 	}
 	n, err := strconv.ParseFloat(v.text, 64) // exact up to 2^53, far above every limit here
-	if err != nil || n != math.Trunc(n) || n < float64(low) || n > float64(high) {
-		in.wrong(name, "out_of_range", fmt.Sprintf("This must be a whole number from %d to %d.", low, high))
+	if err != nil || n != math.Trunc(n) || n < float64(r.low) || n > float64(r.high) {
+		in.wrong(r.name, "out_of_range", fmt.Sprintf("This must be a whole number from %d to %d.", r.low, r.high))
 		return nil
 	}
 	return new(int(n))
@@ -254,7 +304,7 @@ func (in *input) number(name string, low, high int) *int {
 // timestamp reads an optional RFC 3339 time. It returns the zero stamp if the member is
 // absent or wrong.
 func (in *input) timestamp(name string) stamp {
-	v := in.member(name, jsonString, optional)
+	v := in.member(reading{name: name, kind: jsonString, format: "date-time"})
 	if v == nil {
 		return stamp{}
 	}
@@ -268,6 +318,10 @@ func (in *input) timestamp(name string) stamp {
 // parameter reads a parameter of the query that may be given once. It returns "" if the
 // parameter is absent, or if check finds an error in it.
 func (in *input) parameter(name string, check textCheck) string {
+	if in.note != nil {
+		in.note(reading{path: inQuery, name: name, kind: jsonString, check: check})
+		return ""
+	}
 	in.known = append(in.known, name)
 	values := in.query[name]
 	if len(values) == 0 {
@@ -275,7 +329,7 @@ func (in *input) parameter(name string, check textCheck) string {
 	}
 	code, detail := "repeated", "This parameter must be given only once."
 	if len(values) == 1 {
-		code, detail = check(values[0])
+		code, detail = check.of(values[0])
 	}
 	if code != "" {
 		in.wrongParameter(name, code, detail)
@@ -393,27 +447,27 @@ func pointerSegment(name string) string {
 // moment reads a parameter of the query that is an RFC 3339 time. It returns the zero stamp if it
 // is absent or wrong.
 func (in *input) moment(name string) (t stamp) {
-	in.parameter(name, func(s string) (string, string) {
+	in.parameter(name, textCheck{format: "date-time", of: func(s string) (string, string) {
 		var ok bool
 		if t, ok = parseStamp(s); !ok {
 			return "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z."
 		}
 		return "", ""
-	})
+	}})
 	return t
 }
 
 // date reads a parameter of the query that is a calendar date, YYYY-MM-DD, from 1970 on. It
 // returns the start of that day in UTC, or the zero time if it is absent or wrong.
 func (in *input) date(name string) (t time.Time) {
-	in.parameter(name, func(s string) (string, string) {
+	in.parameter(name, textCheck{format: "date", of: func(s string) (string, string) {
 		var err error
 		if t, err = time.Parse(time.DateOnly, s); err != nil || t.Year() < 1970 {
 			t = time.Time{}
 			return "invalid_date", "This must be a date: YYYY-MM-DD."
 		}
 		return "", ""
-	})
+	}})
 	return t
 }
 
@@ -439,37 +493,45 @@ func (in *input) page(prefix string) pageQuery {
 // pageOf reads ?limit= and ?cursor= for a list; valid reports whether a text is one of its cursors.
 func (in *input) pageOf(valid func(cursor string) bool) pageQuery {
 	p := pageQuery{limit: 50}
-	in.parameter("limit", func(s string) (string, string) {
+	// The most rows of a page; 50 if it is left out.
+	in.parameter("limit", textCheck{numbers: [2]int{1, 200}, of: func(s string) (string, string) {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 || n > 200 || strconv.Itoa(n) != s {
 			return "out_of_range", "This must be a number from 1 to 200."
 		}
 		p.limit = n
 		return "", ""
-	})
-	p.before = in.parameter("cursor", func(s string) (string, string) {
-		if !valid(s) {
-			return "invalid_cursor", "This is not the next_cursor of a page of this list."
-		}
-		return "", ""
-	})
+	}})
+	// `next_cursor` of the page before.
+	p.before = in.parameter("cursor", textCheck{of: checkedBy(valid, "invalid_cursor",
+		"This is not the next_cursor of a page of this list.")})
 	return p
 }
 
 // isNull reports whether a member is present and null.
 func (in *input) isNull(name string) bool {
+	if in.note != nil {
+		return false
+	}
 	v, ok := in.find(name)
 	return ok && v.kind == jsonNull
 }
 
-// has reports whether a member is present.
-func (in *input) has(name string) bool { _, ok := in.find(name); return ok }
+// has reports whether a member is present. What is read only if it is may be absent.
+func (in *input) has(name string) bool {
+	if in.note != nil {
+		in.note(reading{path: in.path, name: name, asked: true})
+		return true
+	}
+	_, ok := in.find(name)
+	return ok
+}
 
 // accountID reads ?account_id=, the account that a call acts on; see server.ownerOf.
 func (in *input) accountID() string { return in.parameter("account_id", isID("acct")) }
 
 func (in *input) boolTerm(name string) (value, present bool) {
-	if v := in.member(name, jsonBool, optional); v != nil {
+	if v := in.member(reading{name: name, kind: jsonBool}); v != nil {
 		return v.boolean, true
 	}
 	return false, false
@@ -478,16 +540,12 @@ func (in *input) boolTerm(name string) (value, present bool) {
 // amount reads a whole number, such as an amount of money, a quantity or a rate, from least to most. It
 // returns 0 if it is absent or wrong.
 func (in *input) amount(name string, n need, least, most int64) int64 {
-	if n == required && !in.has(name) {
-		in.wrong(name, "required", "This member is required.")
-		return 0
-	}
-	return int64(valueOr(in.number(name, int(least), int(most)), 0))
+	return int64(valueOr(in.numberOf(reading{name: name, need: n, low: int(least), high: int(most)}), 0))
 }
 
 // lines reads an optional text of several lines.
 func (in *input) lines(name string, max int) string {
-	v := in.member(name, jsonString, optional)
+	v := in.member(reading{name: name, kind: jsonString, high: max, lines: true})
 	if v == nil {
 		return ""
 	}
@@ -512,6 +570,10 @@ func (in *input) change(row []member, isNew bool, fixed ...string) (c change) {
 			in.refuseChange(m.name)
 			continue
 		}
+		if in.note != nil {
+			in.noteMember(m, isNew)
+			continue
+		}
 		null := in.isNull(m.name)
 		_, isText := m.at.(*string)
 		left := !in.has(m.name) || null && isText && isNew
@@ -529,8 +591,23 @@ func (in *input) change(row []member, isNew bool, fixed ...string) (c change) {
 	return c
 }
 
+// noteMember notes a member of a row.
+func (in *input) noteMember(m member, isNew bool) {
+	if m.apart {
+		return
+	}
+	_, isText := m.at.(*string)
+	in.readMember(m)
+	in.note(reading{path: in.path, name: m.name, asked: !isNew || !m.needed,
+		nullable: m.isNullable() || isNew && isText && !m.needed, need: need(isNew && m.needed)})
+}
+
 // refuseChange records an error of a member that can't be changed, if it is there.
 func (in *input) refuseChange(name string) {
+	if in.note != nil {
+		in.note(reading{path: in.path, name: name, fixed: true})
+		return
+	}
 	if in.places != nil {
 		in.place().fixed.add(name)
 	}
@@ -543,7 +620,7 @@ func (in *input) refuseChange(name string) {
 func (in *input) readMember(m member) {
 	switch at := m.at.(type) {
 	case *string:
-		*at = in.text(m.name, need(m.check == nil), m.high, m.check)
+		*at = in.text(m.name, need(m.check.of == nil), m.high, m.check)
 	case **string:
 		if m.lines {
 			*at = nilIfEmpty(in.lines(m.name, m.high))
@@ -567,10 +644,10 @@ func (in *input) readMember(m member) {
 
 // list reads an array of texts.
 func (in *input) list(m member) codeList {
-	if m.low > 0 && in.array(m.name, m.high) == nil {
+	if m.low > 0 && in.note == nil && in.array(reading{name: m.name}, m.high) == nil {
 		return nil
 	}
-	list := in.texts(m.name, m.high, m.each)
+	list := in.texts(m.name, m.high, m.each, m.check)
 	if m.checkList != nil {
 		m.checkList(list, func(at int, code, detail string) {
 			if list[at] != "" { // in.texts has already reported an empty one
@@ -583,7 +660,7 @@ func (in *input) list(m member) codeList {
 
 // anyObject reads an object of at most max bytes whose members may have any name.
 func (in *input) anyObject(name string, max int) jsonText {
-	v := in.member(name, jsonObject, optional)
+	v := in.member(reading{name: name, kind: jsonObject, each: -1})
 	switch {
 	case v == nil:
 		return nil

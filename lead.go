@@ -47,12 +47,12 @@ type lead struct {
 	sender string // actor of the event of a new one; "": a site
 }
 
-func checkLeadType(s string) (code, detail string) {
+var checkLeadType = textCheck{pattern: "^[a-z][a-z0-9_-]{0,31}$", of: func(s string) (code, detail string) {
 	if !isLeadWord(s) {
 		return "invalid_type", "A type begins with a letter and has lower-case letters, digits, - and _."
 	}
 	return "", ""
-}
+}}
 
 // isLeadWord reports whether s begins with a lower-case letter and has nothing but lower-case
 // letters, digits, hyphens and underscores.
@@ -90,7 +90,7 @@ func checkLeadField(m jsonMember) (code, detail string) {
 // checkEmail accepts one plain address (contract, section 3): no display name, comment,
 // quoted local part or address literal, and a domain of two or more valid labels.
 // Internationalised domains and local parts are accepted as they are.
-func checkEmail(s string) (code, detail string) {
+var checkEmail = textCheck{format: "email", of: func(s string) (code, detail string) {
 	const invalid = "invalid_email"
 	at := strings.LastIndexByte(s, '@')
 	switch {
@@ -110,7 +110,7 @@ func checkEmail(s string) (code, detail string) {
 		return invalid, "The domain after the @ is not valid."
 	}
 	return "", ""
-}
+}}
 
 // isAtomText reports whether r is atext of RFC 5322, or a letter beyond ASCII as RFC 6531
 // adds it.

@@ -72,12 +72,12 @@ func readLead(in *input) (l lead, website string) {
 	l.Type = in.text("type", required, 32, checkLeadType)
 	in.trim("email")
 	l.Email = normalEmail(in.text("email", required, 254, checkEmail))
-	l.Source = nilIfEmpty(in.text("source", optional, 100, nil))
+	l.Source = nilIfEmpty(in.text("source", optional, 100, anyText))
 	page, _, _ := strings.Cut(in.text("page", optional, 2048, checkPage), "?")
 	page, _, _ = strings.Cut(page, "#")
 	l.Page = nilIfEmpty(page)
 	l.Fields = in.fields("fields")
-	return l, in.text("website", optional, 2048, nil)
+	return l, in.text("website", optional, 2048, anyText)
 }
 
 type leadResponse struct {
@@ -145,7 +145,7 @@ func (s *server) eraseLeads(ctx context.Context, c *call) (any, error) {
 // returns the object with its names sorted, so that the same fields are the same text; nil if
 // there are none or one is wrong.
 func (in *input) fields(name string) json.RawMessage {
-	v := in.member(name, jsonObject, optional)
+	v := in.member(reading{name: name, kind: jsonObject, high: maxLeadFields, each: maxLeadFieldValue})
 	if v == nil || len(v.members) == 0 {
 		return nil
 	}

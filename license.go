@@ -64,11 +64,19 @@ type license struct {
 	TokensEndAt          stamp `json:"-"` // device tokens issued up to and in this second have ended
 }
 
-// The kinds of a licence, and from when its duration counts.
+// A licenseKind says what a seat of a licence is: `node_locked`: it is a device's until that gives it up; `floating`: it
+// is free again when its lease lapses.
+type licenseKind string
+
 const (
 	kindNodeLocked = "node_locked"
-	kindFloating   = "floating" // a seat is free again when its lease lapses
+	kindFloating   = "floating"
+)
 
+// A licenseBasis says from when `duration_days` counts.
+type licenseBasis string
+
+const (
 	basisIssue           = "issue"
 	basisFirstActivation = "first_activation"
 )
@@ -366,16 +374,16 @@ func seatsOf(l *license) seats {
 
 // A licenseView is a licence as shown to a device, which has its key or its token.
 type licenseView struct {
-	ID           string   `json:"id"`
-	Product      string   `json:"product"`
-	Plan         *string  `json:"plan"`
-	Kind         string   `json:"kind"`
-	Status       string   `json:"status"`
-	Trial        bool     `json:"trial"`
-	ExpiresAt    stamp    `json:"expires_at"`
-	GraceUntil   stamp    `json:"grace_until"`
-	Entitlements codeList `json:"entitlements"`
-	Seats        seats    `json:"seats"`
+	ID           string      `json:"id"`
+	Product      string      `json:"product"`
+	Plan         *string     `json:"plan"`
+	Kind         licenseKind `json:"kind"`
+	Status       string      `json:"status"`
+	Trial        bool        `json:"trial"`
+	ExpiresAt    stamp       `json:"expires_at"`
+	GraceUntil   stamp       `json:"grace_until"`
+	Entitlements codeList    `json:"entitlements"`
+	Seats        seats       `json:"seats"`
 }
 
 // appendJSON writes the view as encoding/json would.
@@ -383,7 +391,7 @@ func (v *licenseView) appendJSON(b []byte) []byte {
 	b = append(append(append(b, `{"id":"`...), v.ID...), '"')
 	b = appendMember(b, "product", v.Product)
 	b = appendOptional(b, "plan", v.Plan)
-	b = appendUnescaped(b, "kind", v.Kind)
+	b = appendUnescaped(b, "kind", string(v.Kind))
 	b = appendUnescaped(b, "status", v.Status)
 	b = strconv.AppendBool(append(b, `,"trial":`...), v.Trial)
 	b = v.ExpiresAt.appendJSON(append(b, `,"expires_at":`...))

@@ -67,7 +67,7 @@ func readDevice(in *input, n need) *deviceRequest {
 			"A licence key is required, or a device token in the Authorization header.")
 	}
 	in.trim("license_key")
-	if v := in.member("license_key", jsonString, optional); v != nil {
+	if v := in.member(reading{name: "license_key", kind: jsonString}); v != nil {
 		if code, detail := checkText(v.text, optional, maxBody); code != "" {
 			// parseLicenseKey alone would ignore white space.
 			in.wrong("license_key", code, detail)
@@ -189,12 +189,12 @@ func (a *deviceAPI) checkLookup(c *call, r *deviceRequest, f *finding) error {
 }
 
 // checkNonce checks the nonce that a device wants included in the signed token.
-func checkNonce(s string) (code, detail string) {
+var checkNonce = textCheck{pattern: "^[!-~]{1,128}$", of: func(s string) (code, detail string) {
 	if strings.IndexFunc(s, isNotVisible) >= 0 {
 		return "invalid_nonce", "A nonce has 1 to 128 visible ASCII characters."
 	}
-	return notEmpty(s)
-}
+	return notEmpty.of(s)
+}}
 
 // readActivation reads an activation (contract, section 4); offline is whether it is for an offline lease where the
 // body does not say.
@@ -211,9 +211,9 @@ func readActivation(in *input, offline bool) *deviceRequest {
 			"that the lease answers its request.")
 	}
 	of := in.object("device", optional)
-	r.name = nilIfEmpty(of.text("name", optional, 100, nil))
-	r.platform = nilIfEmpty(of.text("platform", optional, 100, nil))
-	r.appVersion = nilIfEmpty(of.text("app_version", optional, 100, nil))
+	r.name = nilIfEmpty(of.text("name", optional, 100, anyText))
+	r.platform = nilIfEmpty(of.text("platform", optional, 100, anyText))
+	r.appVersion = nilIfEmpty(of.text("app_version", optional, 100, anyText))
 	return r
 }
 
@@ -360,9 +360,9 @@ const writeWait = 2 * time.Second
 func (a *deviceAPI) verify(ctx context.Context, c *call) (any, error) {
 	r := readDevice(c.in, optional)
 	r.product = c.in.text("product", optional, 100, notEmpty)
-	r.entitlements = c.in.texts("entitlements", 100, 64)
+	r.entitlements = c.in.texts("entitlements", 100, 64, anyText)
 	r.nonce = c.in.text("nonce", optional, maxNonce, checkNonce)
-	r.appVersion = nilIfEmpty(c.in.text("app_version", optional, 100, nil))
+	r.appVersion = nilIfEmpty(c.in.text("app_version", optional, 100, anyText))
 	r.licenseOnly = c.bearsOwnToken() && c.caller.has(scopeLicenses)
 	f, err := a.admitDevice(c, r, required)
 	if err == nil && !r.malformed && f.comesFromHolder(c.now) && !a.signingHeld() {

@@ -166,7 +166,7 @@ func (s *server) renewLicense(ctx context.Context, c *call) (any, error) {
 // changeState returns the handler of an action on a licence: suspend, reinstate or revoke.
 func (s *server) changeState(action string) handler {
 	return func(ctx context.Context, c *call) (any, error) {
-		reason := c.in.text("reason", optional, maxReason, nil)
+		reason := c.in.text("reason", optional, maxReason, anyText)
 		of, err := s.admitOwner(ctx, c)
 		if err != nil {
 			return nil, err

@@ -223,14 +223,20 @@ func collectNouns[T any](of []noun, what func(*noun) []T) (all []T) {
 	return all
 }
 
-// wingsOf returns the wings of the given nouns.
+// wingsOf returns the wings of the given nouns, with complete routes.
 func wingsOf(of []noun, s *server) []wing {
-	return collectNouns(of, func(n *noun) []wing {
+	all := collectNouns(of, func(n *noun) []wing {
 		if n.wings == nil {
 			return nil
 		}
 		return n.wings(s)
 	})
+	for _, w := range all {
+		for i := range w.routes {
+			w.routes[i].complete()
+		}
+	}
+	return all
 }
 
 // eventTypesOf returns the event types of the given nouns.

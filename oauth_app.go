@@ -81,7 +81,7 @@ func hidesItself(r rune) bool {
 }
 
 // checkAppName is a textCheck for the name of an application, which people see when they are asked to agree to it.
-func checkAppName(s string) (code, detail string) {
+var checkAppName = textCheck{of: func(s string) (code, detail string) {
 	switch {
 	case strings.IndexFunc(s, hidesItself) >= 0:
 		return "invalid_character", "This must have no character that is invisible or changes the direction of " +
@@ -92,7 +92,7 @@ func checkAppName(s string) (code, detail string) {
 		return "invalid_character", "This must have a letter or a digit."
 	}
 	return "", ""
-}
+}}
 
 // isLoopback reports whether the host of a URL is exactly one of the addresses on which installed applications
 // listen: the name localhost may resolve to some other host (RFC 8252, section 8.3).
@@ -139,7 +139,7 @@ func checkWebURL(s string, u *url.URL) (code, detail string) {
 }
 
 // checkHomePage is a textCheck for the home page of an application, which people can visit.
-func checkHomePage(s string) (code, detail string) {
+var checkHomePage = textCheck{format: "uri", of: func(s string) (code, detail string) {
 	u, code, detail := parseAppURL(s)
 	switch {
 	case code != "":
@@ -148,7 +148,7 @@ func checkHomePage(s string) (code, detail string) {
 		return checkWebURL(s, u)
 	}
 	return "https_required", "This must begin with https://."
-}
+}}
 
 // checkRedirectURI checks an address to which our page is to send people back, for an application of a kind. Its
 // results are those of a textCheck.
@@ -230,13 +230,13 @@ type memberFault func(member, code, detail string)
 // normalise brings what somebody has chosen for an application into the form in which it is stored, and calls wrong
 // for each member that is refused. Empty members are left to the caller, which knows whether they may be absent.
 func (p *app) normalise(wrong memberFault) {
-	note := func(member, value string, check textCheck) {
+	note := func(member, value string, check func(string) (code, detail string)) {
 		if code, detail := check(value); code != "" && value != "" {
 			wrong(member, code, detail)
 		}
 	}
-	note("name", p.Name, checkAppName)
-	note("home_page", p.HomePage, checkHomePage)
+	note("name", p.Name, checkAppName.of)
+	note("home_page", p.HomePage, checkHomePage.of)
 	if p.Kind == "" {
 		return
 	}

@@ -97,7 +97,7 @@ func TestRedirectURI_isOneOfTheKindsOwn(t *testing.T) {
 	for page, good := range map[string]bool{"https://app.example/about": true, "http://127.0.0.1:3000/": true,
 		"http://app.example/": false, "com.example.app:/": false, "javascript:alert(1)": false,
 		"https://u@a.example/": false} {
-		if code, _ := checkHomePage(page); (code == "") != good {
+		if code, _ := checkHomePage.of(page); (code == "") != good {
 			t.Errorf("home page %s: %q", page, code)
 		}
 	}

@@ -153,11 +153,11 @@ func readNewOrder(in *input) (q newOrder) {
 	o.Currency = in.text("currency", required, 3, checkCurrency)
 	for _, l := range in.objects("lines", maxOrderLines) {
 		o.Lines = append(o.Lines, orderLine{
-			Name:       l.text("name", required, maxOrderText, nil),
+			Name:       l.text("name", required, maxOrderText, anyText),
 			Quantity:   l.amount("quantity", required, 1, maxQuantity),
 			UnitAmount: l.amount("unit_amount", required, 0, maxAmount),
 			VATRate:    l.amount("vat_rate", required, 0, maxVATRate),
-			Group:      l.text("group", optional, maxOrderText, nil),
+			Group:      l.text("group", optional, maxOrderText, anyText),
 		})
 	}
 	o.Discount = in.amount("discount", optional, 0, maxAmount)
@@ -167,7 +167,7 @@ func readNewOrder(in *input) (q newOrder) {
 		o.DeliveryRate = delivery.amount("vat_rate", required, 0, maxVATRate)
 	}
 	o.Tip = in.amount("tip", optional, 0, maxAmount)
-	o.Reference = nilIfEmpty(in.text("reference", optional, maxOrderText, nil))
+	o.Reference = nilIfEmpty(in.text("reference", optional, maxOrderText, anyText))
 	q.guest, o.WantedAt = readGuest(in)
 	o.ReturnURL = in.text("return_url", required, maxOrderReturnURL, checkReturnURL)
 	o.CancelURL = nilIfEmpty(in.text("cancel_url", optional, maxOrderReturnURL, checkReturnURL))
@@ -186,8 +186,8 @@ func readNewOrder(in *input) (q newOrder) {
 func readGuest(in *input) (who guest, wantedAt stamp) {
 	if in.has("customer") {
 		customer := in.object("customer", optional)
-		who.Name = nilIfEmpty(customer.text("name", optional, maxOrderText, nil))
-		who.Phone = nilIfEmpty(customer.text("phone", optional, maxOrderText, nil))
+		who.Name = nilIfEmpty(customer.text("name", optional, maxOrderText, anyText))
+		who.Phone = nilIfEmpty(customer.text("phone", optional, maxOrderText, anyText))
 		who.Note = nilIfEmpty(customer.lines("note", maxOrderNote))
 	}
 	if in.has("fulfilment") {
@@ -215,26 +215,26 @@ func readFulfilment(in *input) *fulfilment {
 	if in.has("address") {
 		a := in.object("address", optional)
 		f.Address = &guestAddress{
-			Line1:      a.text("line1", required, maxOrderText, nil),
-			Line2:      nilIfEmpty(a.text("line2", optional, maxOrderText, nil)),
-			PostalCode: a.text("postal_code", required, maxPostalCode, nil),
-			City:       a.text("city", required, maxCity, nil),
+			Line1:      a.text("line1", required, maxOrderText, anyText),
+			Line2:      nilIfEmpty(a.text("line2", optional, maxOrderText, anyText)),
+			PostalCode: a.text("postal_code", required, maxPostalCode, anyText),
+			City:       a.text("city", required, maxCity, anyText),
 			Country:    a.text("country", required, maxNameLength, checkCountry),
 		}
 	}
 	if in.has("table") {
-		f.Table = nilIfEmpty(in.text("table", required, maxTableName, nil))
+		f.Table = nilIfEmpty(in.text("table", required, maxTableName, anyText))
 	}
 	return f
 }
 
 // checkReturnURL is a textCheck for where a guest goes on from the page of an order.
-func checkReturnURL(s string) (code, detail string) {
+var checkReturnURL = textCheck{format: "uri", of: func(s string) (code, detail string) {
 	if _, ok := originOf(s); !ok {
 		return "invalid_url", "This must be the address of a page, such as https://www.example.com/thanks."
 	}
 	return "", ""
-}
+}}
 
 // A createdOrder is a new order, with the address where it is paid, which no other endpoint returns; nil: it is paid
 // later.
@@ -484,7 +484,7 @@ func (a *orderAPI) rejectOrder(ctx context.Context, c *call) (any, error) {
 	if c.in.has("reason") {
 		why.reason = nilIfEmpty(c.in.text("reason", required, maxNameLength, oneOf(rejectReasons...)))
 	}
-	why.text = nilIfEmpty(c.in.text("text", optional, maxOrderText, nil))
+	why.text = nilIfEmpty(c.in.text("text", optional, maxOrderText, anyText))
 	return a.decide(ctx, c, func(t *tx, by owner) (*order, error) {
 		return rejectOrder(t, by, c.id(), why, actorToken(c))
 	})
@@ -509,7 +509,7 @@ func readRefund(in *input) (w refundWish) {
 		}
 	}
 	w.paymentID = in.text("payment_id", optional, maxNameLength, isID("pay"))
-	w.reason = in.text("reason", optional, maxOrderText, nil)
+	w.reason = in.text("reason", optional, maxOrderText, anyText)
 	return w
 }
 

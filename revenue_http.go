@@ -312,7 +312,7 @@ func (a *revenueAPI) showDay(ctx context.Context, c *call) (any, error) {
 // pathDate returns the business day in a part of the path.
 func (in *input) pathDate(name string) businessDate {
 	date := in.pathValue(name)
-	if code, detail := checkBusinessDate(date); code != "" {
+	if code, detail := checkBusinessDate.of(date); code != "" {
 		in.wrongParameter(name, code, detail)
 	}
 	return date

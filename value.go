@@ -337,20 +337,20 @@ func dateIn(zone *time.Location, moment time.Time) time.Time {
 }
 
 // checkZone is a textCheck for a time zone of the IANA database.
-func checkZone(s string) (code, detail string) {
+var checkZone = textCheck{pattern: "^[A-Za-z0-9_+/-]+$", of: func(s string) (code, detail string) {
 	if _, err := loadZone(s); err != nil {
 		return "unknown_zone", "This must be a time zone such as Europe/Zurich."
 	}
 	return "", ""
-}
+}}
 
 // checkCutOff is a textCheck for a time of day, from 00:00 to 23:59.
-func checkCutOff(s string) (code, detail string) {
+var checkCutOff = textCheck{pattern: "^([01][0-9]|2[0-3]):[0-5][0-9]$", of: func(s string) (code, detail string) {
 	if _, err := time.Parse("15:04", s); err != nil || len(s) != len("15:04") {
 		return "invalid_time", "This must be a time of day such as 04:00."
 	}
 	return "", ""
-}
+}}
 
 // parseDate parses a calendar day from 1970 to lastYear, as 2027-01-31 or 31.01.2027, and returns
 // its first second in UTC. It reports false for anything else.

@@ -142,12 +142,12 @@ func (w *webhook) members() []member {
 }
 
 // checkNewState is a textCheck for the state that a PATCH sets.
-func checkNewState(s string) (code, detail string) {
+var checkNewState = textCheck{words: []string{webhookDisabled}, of: func(s string) (code, detail string) {
 	if s != webhookDisabled {
 		return "unknown_value", `Only "disabled" can be set: POST /webhooks/{id}/enable enables a webhook.`
 	}
 	return "", ""
-}
+}}
 
 // The outcomes of an attempt to send an event.
 const (

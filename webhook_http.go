@@ -140,7 +140,7 @@ func (by webhookAuthor) checkReplay(w *struct {
 
 // readURL reads the address of a webhook and returns its normal form, "" if it is wrong.
 func (a *webhookAPI) readURL(in *input) string {
-	v := in.member("url", jsonString, required)
+	v := in.member(reading{name: "url", kind: jsonString, need: required})
 	if v == nil {
 		return ""
 	}
@@ -153,10 +153,10 @@ func (a *webhookAPI) readURL(in *input) string {
 
 // readTypes reads the types of a webhook.
 func (a *webhookAPI) readTypes(in *input) codeList {
-	if in.array("types", len(a.types)) == nil {
+	if in.array(reading{name: "types"}, len(a.types)) == nil {
 		return nil
 	}
-	types := in.texts("types", len(a.types), maxNameLength)
+	types := in.texts("types", len(a.types), maxNameLength, anyText)
 	checkWebhookTypes(types, a.types, func(at int, code, detail string) {
 		if types[at] != "" { // in.texts has already reported an empty one
 			in.wrong(fmt.Sprintf("types/%d", at), code, detail)
@@ -178,7 +178,7 @@ func (a *webhookAPI) checkHost(ctx context.Context, c *call, url string) error {
 
 func (a *webhookAPI) createWebhook(ctx context.Context, c *call) (any, error) {
 	wanted := webhook{URL: a.readURL(c.in), Types: a.readTypes(c.in),
-		Description: nilIfEmpty(c.in.text("description", optional, maxWebhookText, nil))}
+		Description: nilIfEmpty(c.in.text("description", optional, maxWebhookText, anyText))}
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err

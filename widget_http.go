@@ -223,7 +223,7 @@ func readEvents(in *input) (q eventReport) {
 		}
 		q.events++
 		q.counts.add(counted)
-		if item := event.text("item", optional, 100, nil); item != "" && counted.Views == 0 {
+		if item := event.text("item", optional, 100, anyText); item != "" && counted.Views == 0 {
 			q.items = append(q.items, nameCount{item, counted})
 		}
 		if page := event.text("page", optional, 2048, checkPage); page != "" {
@@ -263,14 +263,14 @@ func readStats(in *input, now time.Time) *statsQuery {
 	q := &statsQuery{account: in.accountID(), widget: in.parameter("widget", isID("wgt"))}
 	q.Interval = cmp.Or(in.parameter("interval", oneOf(statsIntervals...)), "day")
 	q.Zone = time.UTC
-	in.parameter("timezone", func(name string) (string, string) {
+	in.parameter("timezone", textCheck{of: func(name string) (string, string) {
 		zone, err := loadZone(name)
 		if err != nil {
 			return "unknown_timezone", "This is not a time zone of the IANA database, like Europe/Zurich."
 		}
 		q.Zone = zone
 		return "", ""
-	})
+	}})
 	from, to, parameter := in.date("from"), in.date("to"), "from"
 	if !to.IsZero() {
 		parameter = "to"

@@ -1,0 +1,966 @@
+package main
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"reflect"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// writeOpenAPI makes web/openapi.json anew, from the routes, the types and the comments of the program and from what
+// testdata/openapi-hand.json has, which is what no code says:
+//
+//	go test -run TestOpenAPI_isMade -write-openapi .
+var writeOpenAPI = flag.Bool("write-openapi", false, "write the OpenAPI document anew")
+
+func TestOpenAPI_isMadeOfTheProgram(t *testing.T) {
+	t.Parallel()
+	text := makeOpenAPI(t)
+	if *writeOpenAPI {
+		must(t, os.WriteFile("web/openapi.json", []byte(text), 0o644))
+		t.Skip("written; now: go test -run TestEmbedded -write-embedded .")
+	}
+	if text != fileText(t, "web/openapi.json") {
+		t.Error("the program has changed, or what is said of it: go test -run TestOpenAPI_isMade -write-openapi .")
+	}
+}
+
+// schemaNames are the names of schemas that are not those of their Go types, since a release has them.
+var schemaNames = map[string]string{
+	"licenseBasis": "ExpiryBasis",
+}
+
+// requestNames are the names of the schemas of requests that are no struct of their own, by operation.
+var requestNames = map[string]string{
+	"updatePlan": "PlanTerms",
+}
+
+// An openapiMaker makes the document.
+type openapiMaker struct {
+	t        testing.TB
+	src      *goSource
+	hand     *jsonValue
+	examples *jsonValue
+	problems map[string]*problemCode
+	schemas  map[string]*jsonValue // by name
+	shared   map[reflect.Type]bool // struct types that have a schema of their own
+	shown    map[string]*jsonValue // parameters and responses that several operations share, by name
+}
+
+// makeOpenAPI returns the text of the document.
+func makeOpenAPI(t testing.TB) string {
+	read := func(name string) *jsonValue {
+		d, err := newAPIDocument(fileText(t, name))
+		must(t, err)
+		return &d.all
+	}
+	m := &openapiMaker{t: t, src: goComments(), hand: read("testdata/openapi-hand.json"),
+		examples: read("testdata/openapi-examples.json"), problems: map[string]*problemCode{},
+		schemas: map[string]*jsonValue{}, shared: map[reflect.Type]bool{}, shown: map[string]*jsonValue{}}
+	for _, c := range problemsOf(nouns()) {
+		m.problems[c.name] = c
+	}
+	routes := allRoutes()
+	for i := range routes {
+		if rt := &routes[i]; rt.endpoint.run != nil {
+			m.share(rt.endpoint.answer, false)
+		}
+	}
+	paths := slices.Clone(m.hand.at("paths").members)
+	for i := range routes {
+		if rt := &routes[i]; rt.endpoint.run != nil {
+			paths = m.addOperation(paths, rt)
+		}
+	}
+	return m.assemble(paths)
+}
+
+// assemble puts the document together, in the order of the file that is written by hand.
+func (m *openapiMaker) assemble(paths []jsonMember) string {
+	doc := jsonObjectOf()
+	for _, member := range m.hand.members {
+		switch value := &member.value; member.name {
+		case "paths":
+			doc.set("paths", &jsonValue{kind: jsonObject, members: paths})
+		case "components":
+			components := jsonObjectOf()
+			for _, kind := range value.members {
+				components.set(kind.name, m.withMade(kind.name, &kind.value))
+			}
+			doc.set("components", components)
+		case "x-problem-schemas", "x-tag-paths", "x-address-rates", "x-wildcards":
+		default:
+			doc.set(member.name, value)
+		}
+	}
+	for m.prune(doc) {
+	}
+	return layOutJSON(doc, "", 118) + "\n"
+}
+
+// prune removes components that nothing refers to. It reports whether there were any.
+func (m *openapiMaker) prune(doc *jsonValue) (pruned bool) {
+	text := layOutJSON(doc, "", math.MaxInt)
+	components := doc.at("components")
+	for i := range components.members {
+		kind := &components.members[i]
+		if kind.name == "securitySchemes" {
+			continue
+		}
+		kind.value.members = slices.DeleteFunc(kind.value.members, func(c jsonMember) bool {
+			unused := !strings.Contains(text, `"#/components/`+kind.name+"/"+c.name+`"`) && c.name != "OAuthError"
+			pruned = pruned || unused
+			return unused
+		})
+	}
+	return pruned
+}
+
+// withMade adds what is made to the components of a kind that are written by hand.
+func (m *openapiMaker) withMade(kind string, hand *jsonValue) *jsonValue {
+	all := &jsonValue{kind: jsonObject, members: slices.Clone(hand.members)}
+	made := map[string]*jsonValue{}
+	if kind == "schemas" {
+		made = m.schemas
+	}
+	for key, v := range m.shown {
+		if of, name, _ := strings.Cut(key, " "); of == kind {
+			made[name] = v
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(made)) {
+		all.set(name, made[name])
+	}
+	return all
+}
+
+// addOperation adds the operation of a route to the paths.
+func (m *openapiMaker) addOperation(paths []jsonMember, rt *route) []jsonMember {
+	at := slices.IndexFunc(paths, func(p jsonMember) bool { return p.name == rt.path() })
+	if at < 0 {
+		item := jsonObjectOf()
+		if list := m.wildcards(rt); len(list) > 0 {
+			item.set("parameters", jsonListOf(list...))
+		}
+		at, paths = len(paths), append(paths, jsonMember{rt.path(), *item})
+	}
+	paths[at].value.set(strings.ToLower(rt.method()), m.operation(rt))
+	return paths
+}
+
+// operation describes one route.
+func (m *openapiMaker) operation(rt *route) *jsonValue {
+	id := rt.endpoint.operation()
+	summary, text, _ := strings.Cut(plainText(m.src.funcs[docOf(rt.endpoint.doc)]), "\n\n")
+	if summary = strings.TrimSuffix(summary, "."); summary == "" || strings.Contains(summary, ". ") {
+		m.t.Errorf("the comment of %s does not begin with a paragraph of one sentence", id)
+	}
+	op := jsonObjectOf("operationId", id, "tags", jsonTexts(m.tagOf(rt.path())), "summary", summary)
+	if rt.noBody {
+		text = strings.TrimSpace(text + " An empty body stands for `{}`.")
+	}
+	op.set("description", jsonText1(cmp.Or(text, summary+".")))
+	op.set("security", securityOf(rt))
+	if rt.scope != "" {
+		op.set("x-required-scopes", jsonTexts(strings.Fields(rt.scope)...))
+	}
+	if !rt.free {
+		limit := jsonObjectOf("bucket", cmp.Or(rt.bucket, bucketAccount))
+		if rate := m.hand.at("x-address-rates", rt.address); rt.address != "" && rate.kind == jsonNumber {
+			limit.set("address", rate)
+		}
+		op.set("x-rate-limit", limit)
+	}
+	if takesBody(rt.method()) {
+		op.set("x-max-body", jsonNumberOf(rt.bodyLimit()))
+	}
+	request := m.describe(rt)
+	parameters := request.parameters
+	for _, header := range []struct {
+		name string
+		has  bool
+	}{{"Origin", rt.origin == originRequired}, {"Idempotency-Key", rt.creates}, {"Prefer", rt.takesJSON()}} {
+		if header.has {
+			parameters = append(parameters, refTo("parameters", header.name))
+		}
+	}
+	if strings.Contains(rt.answers, "tagged") {
+		parameters = append(parameters, refTo("parameters", "If-None-Match"))
+	}
+	if len(parameters) > 0 {
+		op.set("parameters", jsonListOf(parameters...))
+	}
+	if takesBody(rt.method()) {
+		op.set("requestBody", m.requestBody(rt, id, request.body))
+	}
+	op.set("responses", m.responses(rt, id))
+	return op
+}
+
+// docOf returns the name under which goSource has the comment of a function.
+func docOf(pc uintptr) string {
+	name := strings.TrimSuffix(runtime.FuncForPC(pc).Name(), "-fm") // "widgetd.(*server).createPlan"
+	name = name[strings.IndexByte(name, '.')+1:]
+	return strings.NewReplacer("(*", "", ")", "").Replace(name)
+}
+
+// tagOf returns the tag of a path: that of the longest beginning that testdata/openapi-hand.json has, else its first
+// segment.
+func (m *openapiMaker) tagOf(path string) string {
+	best, tag := "", strings.Split(path, "/")[1]
+	for _, of := range m.hand.at("x-tag-paths").members {
+		if strings.HasPrefix(path, of.name) && len(of.name) > len(best) {
+			best, tag = of.name, of.value.text
+		}
+	}
+	return tag
+}
+
+// securityOf says which credentials a route takes.
+func securityOf(rt *route) *jsonValue {
+	var all []*jsonValue
+	if rt.token != tokenRequired && rt.token != tokenIgnored {
+		all = append(all, jsonObjectOf())
+	}
+	if rt.token == tokenLate {
+		all = append(all, jsonObjectOf("deviceToken", jsonListOf()))
+	}
+	if rt.token != tokenIgnored {
+		all = append(all, jsonObjectOf("bearerToken", jsonListOf()))
+	}
+	scopes := strings.Fields(rt.scope)
+	ofApps := !slices.ContainsFunc(scopes, func(s string) bool { return !slices.Contains(appScopes, s) })
+	if ofApps && rt.token != tokenIgnored && rt.token != tokenLate {
+		all = append(all, jsonObjectOf("oauth2", jsonTexts(scopes...)))
+	}
+	return jsonListOf(all...)
+}
+
+// wildcards describes the wildcards of a path.
+func (m *openapiMaker) wildcards(rt *route) (all []*jsonValue) {
+	for _, found := range captures(`\{([a-z_]+)\}`, rt.path()) {
+		p := m.hand.at("x-wildcards", rt.path()[:strings.Index(rt.path(), "{"+found+"}")]+"{"+found+"}")
+		if p.kind != jsonString {
+			m.t.Errorf("testdata/openapi-hand.json does not say which parameter {%s} of %s is", found, rt.path())
+		}
+		all = append(all, refTo("parameters", p.text))
+	}
+	return all
+}
+
+// A describedRequest is what a route reads.
+type describedRequest struct {
+	parameters []*jsonValue
+	body       *jsonValue // the schema; without members: none is read
+}
+
+// A readingAt is a reading, with what is said of it.
+type readingAt struct {
+	reading
+	says string
+}
+
+// readingMethods are the methods of an input that read one member: the comment of a reading is where they are called.
+var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "number", "numberOf", "timestamp",
+	"parameter", "moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember", "list",
+	"anyObject", "has", "given", "refuseChange", "fields"}
+
+// describe runs the reader of a route, and puts together what it would read.
+func (m *openapiMaker) describe(rt *route) describedRequest {
+	byPath, order := map[string][]*readingAt{}, []string{}
+	find := func(r reading) *readingAt {
+		at := slices.IndexFunc(byPath[r.path], func(other *readingAt) bool { return other.name == r.name })
+		if at < 0 {
+			if byPath[r.path] == nil {
+				order = append(order, r.path)
+			}
+			byPath[r.path] = append(byPath[r.path], &readingAt{reading: reading{path: r.path, name: r.name}})
+			at = len(byPath[r.path]) - 1
+		}
+		return byPath[r.path][at]
+	}
+	rt.endpoint.read(newDescribed(func(r reading) {
+		into := find(r)
+		asked, nullable, fixed := into.asked || r.asked, into.nullable || r.nullable, into.fixed || r.fixed
+		if r.kind != jsonNull {
+			into.reading, into.says = r, cmp.Or(m.said(r.name), into.says)
+		}
+		if r.need {
+			into.need = required
+		}
+		into.asked, into.nullable, into.fixed = asked, nullable, fixed
+	}))
+	var out describedRequest
+	for _, p := range byPath[inQuery] {
+		out.parameters = append(out.parameters, m.parameter(rt, p))
+	}
+	out.body = m.object("#", byPath)
+	return out
+}
+
+// said returns the comment at the reading that is going on.
+func (m *openapiMaker) said(name string) string {
+	pcs := make([]uintptr, 20)
+	frames, ofRow := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs)]), false
+	for {
+		f, more := frames.Next()
+		method, ofInput := strings.CutPrefix(f.Function, "widgetd.(*input).")
+		ofRow = ofRow || method == "noteMember"
+		if !strings.HasSuffix(f.File, "_test.go") && (!ofInput || !slices.Contains(readingMethods, method)) {
+			return m.src.reading(f.File, f.Line, name, ofRow)
+		}
+		if !more {
+			return ""
+		}
+	}
+}
+
+// object returns the schema of the object of a request at a path.
+func (m *openapiMaker) object(path string, byPath map[string][]*readingAt) *jsonValue {
+	needed, properties := []string{}, jsonObjectOf()
+	for _, r := range byPath[path] {
+		if r.kind == jsonNull { // it is asked for or refused, and not read
+			continue
+		}
+		if r.need == required && !r.asked {
+			needed = append(needed, r.name)
+		}
+		p := m.readSchema(r)
+		if within := path + "/" + r.name; byPath[within] != nil {
+			p = m.object(within, byPath)
+		} else if byPath[within+"/*"] != nil {
+			p.set("items", m.object(within+"/*", byPath))
+		}
+		if r.says == "" {
+			m.t.Errorf("nothing is said of the member %s/%s", path, r.name)
+		}
+		p.set("description", jsonText1(r.says))
+		properties.set(r.name, p)
+	}
+	of := jsonObjectOf("type", "object")
+	if len(needed) > 0 {
+		of.set("required", jsonTexts(needed...))
+	}
+	if len(properties.members) > 0 {
+		of.set("properties", properties)
+	}
+	return of
+}
+
+// readSchema returns the schema of what is read at one place.
+func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
+	kinds := map[jsonKind]string{jsonBool: "boolean", jsonNumber: "integer", jsonString: "string", jsonArray: "array",
+		jsonObject: "object"}
+	s := jsonObjectOf("type", kinds[r.kind])
+	switch r.kind {
+	case jsonNumber:
+		s.set("format", jsonText1("int64"))
+		s.set("minimum", jsonNumberOf(r.low))
+		s.set("maximum", jsonNumberOf(r.high))
+	case jsonString:
+		m.addText(s, r)
+	case jsonArray:
+		if r.low > 0 {
+			s.set("minItems", jsonNumberOf(r.low))
+		}
+		s.set("maxItems", jsonNumberOf(r.high))
+		if r.each > 0 {
+			s.set("items", m.addText(jsonObjectOf("type", "string"),
+				&readingAt{reading: reading{need: true, high: r.each, check: r.check}}))
+		}
+	case jsonObject:
+		switch {
+		case r.each < 0:
+			s.set("additionalProperties", jsonBoolOf(true))
+		case r.each > 0:
+			s.set("maxProperties", jsonNumberOf(r.high))
+			s.set("propertyNames", jsonObjectOf("pattern", checkLeadType.pattern))
+			s.set("additionalProperties", jsonObjectOf("type", "string", "maxLength", r.each))
+		}
+	}
+	if r.nullable {
+		s.set("type", jsonTexts(kinds[r.kind], "null"))
+		if words, has := s.member("enum"); has {
+			words.list = append(words.list, jsonValue{})
+		}
+	}
+	return s
+}
+
+// addText adds what a text may be to its schema, and returns that.
+func (m *openapiMaker) addText(s *jsonValue, r *readingAt) *jsonValue {
+	c := r.check
+	switch {
+	case len(c.words) > 0:
+		s.set("enum", jsonTexts(c.words...))
+	case cmp.Or(c.format, r.format) != "":
+		s.set("format", jsonText1(cmp.Or(c.format, r.format)))
+	case c.pattern != "":
+		s.set("pattern", jsonText1(c.pattern))
+	}
+	if len(c.words) > 0 || r.name == "" && c.pattern != "" || c.pattern == idPattern(prefixOf(c.pattern)) || r.format != "" || c.format == "date" {
+		return s
+	}
+	if least := max(c.least, map[bool]int{true: 1}[bool(r.need) && c.pattern == "" && !r.lines]); least > 0 {
+		s.set("minLength", jsonNumberOf(least))
+	}
+	if most := cmp.Or(c.most, r.high); most > 0 {
+		s.set("maxLength", jsonNumberOf(most))
+	}
+	return s
+}
+
+// prefixOf returns the prefix of ids that a pattern describes.
+func prefixOf(pattern string) string {
+	prefix, _, _ := strings.Cut(strings.TrimPrefix(pattern, "^"), "_")
+	return prefix
+}
+
+// parameter describes a parameter of the query: shared ones by a reference.
+func (m *openapiMaker) parameter(rt *route, r *readingAt) *jsonValue {
+	if m.hand.at("components", "parameters", r.name).kind == jsonObject {
+		return refTo("parameters", r.name)
+	}
+	s := m.readSchema(r)
+	if n := r.check.numbers; n != [2]int{} {
+		s = jsonObjectOf("type", "integer", "format", "int64", "minimum", n[0], "maximum", n[1])
+	}
+	if slices.Equal(r.check.words, []string{"true", "false"}) {
+		s = jsonObjectOf("type", "boolean")
+	}
+	if r.says == "" {
+		m.t.Errorf("nothing is said of the parameter %s of %s", r.name, rt.pattern)
+	}
+	p := jsonObjectOf("name", r.name, "in", "query", "description", r.says, "schema", s)
+	example := m.examples.at(rt.endpoint.operation(), "parameters", r.name)
+	if example.kind == jsonNull {
+		m.t.Errorf("there is no example of the parameter %s of %s", r.name, rt.pattern)
+	}
+	p.set("example", example)
+	return p
+}
+
+// requestBody describes the body of a request.
+func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jsonValue {
+	name := requestNames[id]
+	if rt.endpoint.request != nil && rt.endpoint.request.Kind() == reflect.Struct && name == "" {
+		name = m.nameOf(rt.endpoint.request)
+		if says := m.src.types[rt.endpoint.request.Name()]; says != "" {
+			schema.set("description", jsonText1(says))
+		}
+	}
+	if properties, has := schema.member("properties"); !has || len(properties.members) == 0 {
+		name = "NoMembers"
+		schema = jsonObjectOf("type", "object", "description", "A body without members.")
+	}
+	if name == "" {
+		m.t.Errorf("the request of %s has no name: give it a type, or a line in requestNames", id)
+	}
+	m.addSchema(name, schema)
+	media := jsonObjectOf("schema", refTo("schemas", name))
+	if examples := m.examples.at(id, "request"); len(examples.members) > 0 {
+		media.set("examples", examples)
+	}
+	content := jsonObjectOf(rt.bodyType(), media)
+	if rt.beacon {
+		content.set("text/plain", media)
+	}
+	return jsonObjectOf("required", !rt.noBody, "content", content)
+}
+
+// addSchema adds a schema, which must be the same wherever it is used.
+func (m *openapiMaker) addSchema(name string, schema *jsonValue) {
+	if before := m.schemas[name]; before != nil && layOutJSON(before, "", 80) != layOutJSON(schema, "", 80) {
+		m.t.Errorf("two schemas are called %s:\n%s\n%s", name, layOutJSON(before, "", 80), layOutJSON(schema, "", 80))
+	}
+	m.schemas[name] = schema
+}
+
+// jsonText1 makes a string.
+func jsonText1(text string) *jsonValue { return &jsonValue{kind: jsonString, text: text} }
+
+func jsonNumberOf[N int | int64](n N) *jsonValue {
+	return &jsonValue{kind: jsonNumber, text: strconv.FormatInt(int64(n), 10)}
+}
+
+func jsonBoolOf(b bool) *jsonValue { return &jsonValue{kind: jsonBool, boolean: b} }
+
+func jsonTexts(texts ...string) *jsonValue {
+	list := &jsonValue{kind: jsonArray}
+	for _, text := range texts {
+		list.list = append(list.list, *jsonText1(text))
+	}
+	return list
+}
+
+func jsonListOf(values ...*jsonValue) *jsonValue {
+	list := &jsonValue{kind: jsonArray}
+	for _, v := range values {
+		list.list = append(list.list, *v)
+	}
+	return list
+}
+
+// jsonObjectOf makes an object of names and values.
+func jsonObjectOf(pairs ...any) *jsonValue {
+	o := &jsonValue{kind: jsonObject}
+	for i := 0; i < len(pairs); i += 2 {
+		var value *jsonValue
+		switch v := pairs[i+1].(type) {
+		case string:
+			value = jsonText1(v)
+		case int:
+			value = jsonNumberOf(v)
+		case bool:
+			value = jsonBoolOf(v)
+		case *jsonValue:
+			value = v
+		default:
+			panic(fmt.Sprintf("%T", v))
+		}
+		o.set(pairs[i].(string), value)
+	}
+	return o
+}
+
+// set sets a member of an object.
+func (v *jsonValue) set(name string, value *jsonValue) {
+	if before, has := v.member(name); has {
+		*before = *value
+		return
+	}
+	v.members = append(v.members, jsonMember{name, *value})
+}
+
+// refTo makes a reference to a component.
+func refTo(kind, name string) *jsonValue {
+	return jsonObjectOf("$ref", "#/components/"+kind+"/"+name)
+}
+
+// titled returns a name with a capital.
+func titled(name string) string {
+	if name == "" {
+		return ""
+	}
+	return string(unicode.ToUpper(rune(name[0]))) + name[1:]
+}
+
+var genericList = regexp.MustCompile(`^list\[\*?[\w./-]*?\.?(\w+)\]$`)
+
+// nameOf returns the name of a type's schema.
+func (m *openapiMaker) nameOf(t reflect.Type) string {
+	if found := genericList.FindStringSubmatch(t.Name()); found != nil {
+		return cmp.Or(schemaNames[found[1]], titled(found[1])) + "Page"
+	}
+	return cmp.Or(schemaNames[t.Name()], titled(t.Name()))
+}
+
+// share finds the struct types that answers have, and which of them have a schema of their own: all but those that are
+// embedded only.
+func (m *openapiMaker) share(t reflect.Type, embedded bool) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || t.PkgPath() != reflect.TypeFor[route]().PkgPath() || m.shared[t] || isTextType(t) {
+		return
+	}
+	if !embedded {
+		m.shared[t] = t.Name() != ""
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if tag := f.Tag.Get("json"); f.Anonymous || tag != "" && tag != "-" {
+			m.share(f.Type, f.Anonymous)
+		}
+	}
+}
+
+// isTextType reports whether a struct type is a text in JSON.
+func isTextType(t reflect.Type) bool { return t == reflect.TypeFor[stamp]() }
+
+// answerSchema returns the schema of a type of Go in an answer. of says what its member's tag has: is, a format or the
+// prefix of an id, ^ and a pattern, or = and the only value; least and most, of a number, or most of a list.
+func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonValue {
+	if t == reflect.TypeFor[stamp]() {
+		return jsonObjectOf("type", "string", "format", "date-time")
+	}
+	if t == reflect.TypeFor[jsonText]() || t.String() == "json.RawMessage" {
+		return jsonObjectOf("type", "object", "additionalProperties", true)
+	}
+	if words := declaredWords[t]; words != nil {
+		m.addSchema(m.nameOf(t), jsonObjectOf("type", "string", "enum", jsonTexts(words...),
+			"description", m.src.types[t.Name()]))
+		return refTo("schemas", m.nameOf(t))
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return m.answerSchema(t.Elem(), of)
+	case reflect.Bool:
+		s := jsonObjectOf("type", "boolean")
+		if only, has := strings.CutPrefix(of.Get("is"), "="); has {
+			s.set("enum", jsonListOf(jsonBoolOf(only == "true")))
+		}
+		return s
+	case reflect.Int, reflect.Int64:
+		s := jsonObjectOf("type", "integer", "format", "int64")
+		if least := cmp.Or(of.Get("least"), "0"); least != "-" {
+			s.set("minimum", &jsonValue{kind: jsonNumber, text: least})
+		}
+		if most := of.Get("most"); most != "" {
+			s.set("maximum", &jsonValue{kind: jsonNumber, text: most})
+		}
+		return s
+	case reflect.Float64:
+		return jsonObjectOf("type", "number")
+	case reflect.String:
+		return answerText(of.Get("is"))
+	case reflect.Slice:
+		s := jsonObjectOf("type", "array", "items", m.answerSchema(t.Elem(), of))
+		if most := of.Get("most"); most != "" {
+			s.set("maxItems", &jsonValue{kind: jsonNumber, text: most})
+		}
+		return s
+	case reflect.Map:
+		return jsonObjectOf("type", "object", "additionalProperties", m.answerSchema(t.Elem(), of))
+	case reflect.Struct:
+		if t.Name() == "" {
+			return m.structSchema(t)
+		}
+		if m.schemas[m.nameOf(t)] == nil {
+			m.schemas[m.nameOf(t)] = jsonObjectOf() // a type may contain itself
+			m.schemas[m.nameOf(t)] = m.structSchema(t)
+		}
+		return refTo("schemas", m.nameOf(t))
+	}
+	m.t.Errorf("the type %s has no schema", t)
+	return jsonObjectOf()
+}
+
+// formatsOfText are formats of JSON Schema.
+var formatsOfText = []string{"date", "date-time", "uri", "email"}
+
+// answerText returns the schema of a text, see answerSchema.
+func answerText(is string) *jsonValue {
+	s := jsonObjectOf("type", "string")
+	only, one := strings.CutPrefix(is, "=")
+	switch {
+	case is == "":
+	case one:
+		s.set("enum", jsonTexts(strings.Split(only, "|")...))
+	case slices.Contains(formatsOfText, is):
+		s.set("format", jsonText1(is))
+	case is[0] == '^':
+		s.set("pattern", jsonText1(is))
+	default:
+		s.set("pattern", jsonText1(idPattern(is)))
+	}
+	return s
+}
+
+// structSchema returns the schema of a struct. One that embeds a type with a schema of its own is all of that, and
+// more.
+func (m *openapiMaker) structSchema(t reflect.Type) *jsonValue {
+	name := t.Name()
+	if i := strings.IndexByte(name, '['); i >= 0 {
+		name = name[:i]
+	}
+	says := m.src.types[name]
+	if t.Name() != "" && says == "" {
+		m.t.Errorf("the type %s has no comment, which the document shows", t.Name())
+	}
+	if name == "list" {
+		says = "A page of a list."
+	}
+	needed, properties, parts := []string{}, jsonObjectOf(), []*jsonValue{}
+	var add func(t reflect.Type, of string)
+	add = func(t reflect.Type, of string) {
+		for i := range t.NumField() {
+			f := t.Field(i)
+			if f.Anonymous {
+				e := f.Type
+				if e.Kind() == reflect.Pointer {
+					e = e.Elem()
+				}
+				if of == name && m.shared[e] {
+					parts = append(parts, m.answerSchema(e, ""))
+				} else {
+					add(e, e.Name())
+				}
+				continue
+			}
+			member, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if member == "" || member == "-" {
+				continue
+			}
+			if !strings.Contains(options, "omit") {
+				needed = append(needed, member)
+			}
+			if i := strings.IndexByte(of, '['); i >= 0 {
+				of = of[:i]
+			}
+			properties.set(member, m.answerMember(f, of, member))
+		}
+	}
+	add(t, name)
+	s := jsonObjectOf()
+	if len(parts) == 0 || says != "" {
+		s.set("type", jsonText1("object"))
+	}
+	if says != "" {
+		s.set("description", jsonText1(says))
+	}
+	own := s
+	if len(parts) > 0 {
+		own = jsonObjectOf("type", "object")
+		s = jsonObjectOf("description", says)
+	}
+	if len(needed) > 0 {
+		own.set("required", jsonTexts(needed...))
+	}
+	own.set("properties", properties)
+	if len(parts) > 0 {
+		s.set("allOf", jsonListOf(append(parts, own)...))
+	}
+	return s
+}
+
+// nullWord begins what a comment says of null: the member may be that.
+var nullWord = regexp.MustCompile(`(^|[^a-z])null:`)
+
+// answerMember describes a member of an answer.
+func (m *openapiMaker) answerMember(f reflect.StructField, of, member string) *jsonValue {
+	says := m.src.field(of, member)
+	if says == "" {
+		m.t.Errorf("the member %s of %s has no comment, which the document shows", member, of)
+	}
+	s := m.answerSchema(f.Type, f.Tag)
+	if ref, isRef := s.member("$ref"); isRef {
+		if !nullWord.MatchString(says) {
+			return s
+		}
+		name := ref.text[strings.LastIndexByte(ref.text, '/')+1:]
+		if words, isWords := m.schemas[name].member("enum"); isWords {
+			list := slices.Concat(words.list, []jsonValue{{}})
+			return jsonObjectOf("type", jsonTexts("string", "null"), "enum", &jsonValue{kind: jsonArray, list: list},
+				"description", says)
+		}
+		return jsonObjectOf("anyOf", jsonListOf(s, jsonObjectOf("type", "null")), "description", says)
+	}
+	if nullWord.MatchString(says) {
+		s.set("type", jsonTexts(s.at("type").text, "null"))
+		if words, has := s.member("enum"); has {
+			words.list = append(words.list, jsonValue{})
+		}
+	}
+	s.set("description", jsonText1(says))
+	return s
+}
+
+// responses describes what a route answers.
+func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
+	all := map[string]*jsonValue{}
+	status, kind := m.success(rt)
+	ok := jsonObjectOf("description", m.saysOfAnswer(rt))
+	ok.set("headers", m.headers(rt, status, nil))
+	if kind != "" {
+		s := jsonObjectOf("type", "string")
+		if strings.HasSuffix(kind, "json") {
+			s = m.answerSchema(rt.endpoint.answer, "")
+		}
+		media := jsonObjectOf("schema", s)
+		if examples := m.examples.at(id, status); len(examples.members) > 0 {
+			media.set("examples", examples)
+		} else {
+			m.t.Errorf("there is no example of an answer of %s", id)
+		}
+		ok.set("content", jsonObjectOf(kind, media))
+	}
+	all[status] = ok
+	if strings.Contains(rt.answers, "tagged") {
+		all["304"] = jsonObjectOf("description", "The answer that the caller has is current.",
+			"headers", m.headers(rt, "304", nil))
+	}
+	codes := map[string][]string{}
+	for _, name := range m.refusalsOf(rt) {
+		c := m.problems[name]
+		if c == nil {
+			m.t.Errorf("%s refuses with %s, which is no problem", rt.pattern, name)
+			continue
+		}
+		codes[strconv.Itoa(c.status)] = append(codes[strconv.Itoa(c.status)], name)
+	}
+	for status, names := range codes {
+		all[status] = m.refusal(rt, id, status, names)
+	}
+	out := jsonObjectOf()
+	for _, status := range slices.Sorted(maps.Keys(all)) {
+		out.set(status, all[status])
+	}
+	return out
+}
+
+// success returns the status of a route's answer, and its type; "": none.
+func (m *openapiMaker) success(rt *route) (status, kind string) {
+	status, kind = "200", "application/json"
+	for _, word := range strings.Fields(rt.answers) {
+		switch {
+		case word == "204":
+			status, kind = word, ""
+		case strings.Contains(word, "/"):
+			kind = word
+		}
+	}
+	if rt.answers == "200" {
+		kind = ""
+	}
+	return status, kind
+}
+
+// saysOfAnswer returns the description of a route's answer.
+func (m *openapiMaker) saysOfAnswer(rt *route) string {
+	t := rt.endpoint.answer
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if genericList.MatchString(t.Name()) {
+		return "A page of the list."
+	}
+	says := m.src.types[t.Name()]
+	if rt.answers != "" && t.Kind() != reflect.Struct || says == "" || t == reflect.TypeFor[noMembers]() {
+		return "It is done."
+	}
+	first, _, _ := strings.Cut(says, ". ")
+	return strings.TrimSuffix(first, ".") + "."
+}
+
+// refusalsOf returns the codes of a route's refusals: its own, and those that follow from the rest of it.
+func (m *openapiMaker) refusalsOf(rt *route) []string {
+	var all []string
+	add := func(when bool, names ...string) {
+		if when {
+			all = append(all, names...)
+		}
+	}
+	body, named := takesBody(rt.method()), m.takesAccount(rt)
+	add(body, "malformed_json")
+	add(rt.creates, "malformed_header")
+	add(rt.token == tokenRequired, "token_required")
+	add(rt.token != tokenIgnored, "invalid_token")
+	add(rt.origin == originListed || rt.origin == originRequired, "origin_not_allowed")
+	add(rt.scope != "" || named, "insufficient_scope")
+	add(true, strings.Fields(rt.refuses)...)
+	add(named, "account_not_found")
+	add(rt.creates, "idempotency_in_progress")
+	add(body, "body_too_large")
+	add(body && !rt.raw, "unsupported_media_type")
+	add(!rt.noQuery, "validation_failed")
+	add(rt.creates, "idempotency_key_reused")
+	add(!rt.free || rt.address != "", "rate_limited")
+	add(true, "internal", "row_unreadable", "busy", "storage_full", "storage_unavailable")
+	slices.SortStableFunc(all, func(a, b string) int { return 0 })
+	return slices.Compact(all)
+}
+
+// takesAccount reports whether a route reads ?account_id=.
+func (m *openapiMaker) takesAccount(rt *route) (takes bool) {
+	rt.endpoint.read(newDescribed(func(r reading) { takes = takes || r.path == inQuery && r.name == "account_id" }))
+	return takes
+}
+
+// refusal describes the refusals of a route with one status. Those that several routes have are shared.
+func (m *openapiMaker) refusal(rt *route, id, status string, names []string) *jsonValue {
+	details, examples, schema := []string{}, jsonObjectOf(), refTo("schemas", "Problem")
+	for _, of := range m.hand.at("x-problem-schemas").members {
+		words := strings.Fields(of.value.text)
+		if slices.Contains(words, id) || slices.Contains(words, id+"/"+status) {
+			schema = refTo("schemas", of.name)
+		}
+	}
+	for _, name := range names {
+		c := m.problems[name]
+		details = append(details, "`"+name+"`: "+c.detail)
+		example := m.examples.at(id, status, name)
+		if example.kind == jsonNull {
+			example = m.problemExample(c, rt)
+		}
+		examples.set(name, example)
+	}
+	media := jsonObjectOf("schema", schema, "examples", examples)
+	return m.share1("responses", codeName(names), jsonObjectOf("description", strings.Join(details, " "),
+		"x-problem-codes", jsonTexts(names...), "x-headers", m.headers(rt, status, names),
+		"content", jsonObjectOf("application/problem+json", media)))
+}
+
+// share1 adds a component unless there is another one of the name, and returns a reference to it; else the value.
+func (m *openapiMaker) share1(kind, name string, value *jsonValue) *jsonValue {
+	key := kind + " " + name
+	if before := m.shown[key]; before != nil && layOutJSON(before, "", 80) != layOutJSON(value, "", 80) {
+		return value
+	}
+	m.shown[key] = value
+	return refTo(kind, name)
+}
+
+// codeName returns the name of a shared response: "PlanNotFoundOrAccountNotFound".
+func codeName(codes []string) string {
+	var words []string
+	for _, code := range codes {
+		word := ""
+		for _, part := range strings.Split(code, "_") {
+			word += titled(part)
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, "Or")
+}
+
+// problemExample makes the example of a refusal.
+func (m *openapiMaker) problemExample(c *problemCode, rt *route) *jsonValue {
+	value := jsonObjectOf("type", documentRoot+"/docs#"+c.name, "title", c.title, "status", c.status, "detail", c.detail,
+		"code", c.name, "request_id", "req_01m7yy3y7mt03d6gh2898ysjcg")
+	for _, extra := range rt.members {
+		value.set(extra.name, jsonBoolOf(extra.value.(bool)))
+	}
+	return jsonObjectOf("value", value)
+}
+
+// headers describes the headers of a response. Those of problems are x-headers: oapi-codegen makes a type of the
+// headers of each status of each operation.
+func (m *openapiMaker) headers(rt *route, status string, codes []string) *jsonValue {
+	all := jsonObjectOf()
+	add := func(when bool, names ...string) {
+		for _, name := range names {
+			if when {
+				kind := "headers"
+				if m.hand.at("components", "x-headers", name).kind == jsonObject {
+					kind = "x-headers"
+				}
+				all.set(name, refTo(kind, name))
+			}
+		}
+	}
+	success := status[0] == '2' || status[0] == '3'
+	add(true, "X-Request-Id")
+	add(rt.takesJSON() && status[0] != '3' || !success, "Preference-Applied")
+	add(success && rt.creates, "Idempotency-Replayed")
+	add(status == "409" && rt.creates || status == "429" || status == "503", "Retry-After")
+	add(status == "401" || status == "403" && slices.Contains(codes, "insufficient_scope"), "WWW-Authenticate")
+	if status == "403" && all.at("WWW-Authenticate").kind == jsonObject {
+		all.set("WWW-Authenticate", refTo("x-headers", "ScopeChallenge"))
+	}
+	add(status == "415", "Accept")
+	early := slices.Contains([]string{"400", "401", "413", "415"}, status)
+	add((!rt.free || !success) && !early, "RateLimit", "RateLimit-Policy")
+	add(success && strings.Contains(rt.answers, "tagged"), "Cache-Control", "ETag")
+	return all
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// An endpoint is what a route does: how its request is read, and who answers it with what. The OpenAPI document, the
+// members that a strict route knows and the options of commands are made of it, so nothing of a request or an answer
+// is said twice.
+//
+// Reading and answering are two functions. The first reads all that the request may have, whoever calls and whatever
+// the values are: it may ask whether a member is there, and leaves every other judgement to the second. The second has
+// the name of the operation, and its comment is what the document says of it: the first sentence is the summary.
+type endpoint struct {
+	run             handler
+	read            func(in *input) // reads a request, or describes what it would read; nil: nothing is read that way
+	request, answer reflect.Type    // of what it reads, and of what it answers with, as JSON; see also route.answers
+	doc             uintptr         // the answering function, whose comment describes the route
+}
+
+// noMembers is the request of an endpoint that reads none, and the answer of one that is named with noContent.
+type noMembers struct{}
+
+func readNoMembers(*input) noMembers { return noMembers{} }
+
+// owned returns an endpoint that acts on what one owner has: it reads, has the caller charged, refuses what is wrong,
+// and answers for the owner on whose rows the caller may act (server.admitOwner), which ?account_id= may name.
+func owned[Req, Res any](
+	s *server, read func(*input) Req, answer func(context.Context, *call, owner, Req) (Res, error),
+) endpoint {
+	e := described[Req, Res](answer, func(in *input) { read(in); in.accountID() })
+	e.run = func(ctx context.Context, c *call) (any, error) {
+		request := read(c.in)
+		of, err := s.admitOwner(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return answer(ctx, c, of, request)
+	}
+	return e
+}
+
+// admitted returns an endpoint whose caller is charged (server.admit), and that acts on nobody's rows or finds out by
+// itself on whose.
+func admitted[Req, Res any](
+	s *server, read func(*input) Req, answer func(context.Context, *call, Req) (Res, error),
+) endpoint {
+	return admitting(read, func(ctx context.Context, c *call, request Req) (res Res, err error) {
+		if err := s.admit(ctx, c); err != nil {
+			return res, err
+		}
+		return answer(ctx, c, request)
+	}).describedAs(answer)
+}
+
+// admitting returns an endpoint whose answering function admits the caller itself, before it decides anything.
+func admitting[Req, Res any](read func(*input) Req, answer func(context.Context, *call, Req) (Res, error)) endpoint {
+	e := described[Req, Res](answer, func(in *input) { read(in) })
+	e.run = func(ctx context.Context, c *call) (any, error) { return answer(ctx, c, read(c.in)) }
+	return e
+}
+
+// described returns an endpoint without its run.
+func described[Req, Res any](answer any, read func(*input)) endpoint {
+	e := endpoint{read: read, request: reflect.TypeFor[Req](), answer: reflect.TypeFor[Res]()}
+	return e.describedAs(answer)
+}
+
+// describedAs sets the function whose comment describes the endpoint.
+func (e endpoint) describedAs(answer any) endpoint {
+	e.doc = reflect.ValueOf(answer).Pointer()
+	return e
+}
+
+// operation returns the name of the answering function, which is that of the operation in the OpenAPI document.
+func (e *endpoint) operation() string {
+	name := runtime.FuncForPC(e.doc).Name() // "widgetd.(*server).createPlan-fm"
+	return strings.TrimSuffix(name[strings.LastIndexByte(name, '.')+1:], "-fm")
+}
+
+// carefulScopes are those of routes that move money or make something.
+var carefulScopes = []string{scopeIssuing, scopeSelling, scopeWebhooks, scopeApps, scopeBooks, scopeAdmin}
+
+// complete sets what follows from the rest of a route: one with a scope needs a token, and one that writes with one of
+// carefulScopes refuses members that it does not know.
+func (rt *route) complete() {
+	if rt.endpoint.run != nil {
+		rt.run = rt.endpoint.run
+	}
+	if rt.scope != "" && rt.token == tokenIgnored {
+		rt.token = tokenRequired
+	}
+	rt.careful = rt.careful || rt.method() != "GET" && slices.ContainsFunc(carefulScopes, func(scope string) bool {
+		return slices.Contains(strings.Fields(rt.scope), scope)
+	})
+}
