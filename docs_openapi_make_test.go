@@ -169,7 +169,7 @@ func (m *openapiMaker) operation(rt *route) *jsonValue {
 	if rt.noBody {
 		text = strings.TrimSpace(text + " An empty body stands for `{}`.")
 	}
-	op.set("description", jsonText1(cmp.Or(text, summary+".")))
+	op.set("description", jsonTextOf(cmp.Or(text, summary+".")))
 	op.set("security", securityOf(rt))
 	if rt.scope != "" {
 		op.set("x-required-scopes", jsonTexts(strings.Fields(rt.scope)...))
@@ -271,8 +271,8 @@ type readingAt struct {
 }
 
 // readingMethods are the methods of an input that read one member: the comment of a reading is where they are called.
-var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "number", "numberOf", "timestamp",
-	"parameter", "moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember", "list",
+var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "number", "numberOf",
+	"timestamp", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember", "list",
 	"anyObject", "has", "given", "refuseChange", "fields"}
 
 // describe runs the reader of a route, and puts together what it would read.
@@ -344,7 +344,7 @@ func (m *openapiMaker) object(path string, byPath map[string][]*readingAt) *json
 		if r.says == "" {
 			m.t.Errorf("nothing is said of the member %s/%s", path, r.name)
 		}
-		p.set("description", jsonText1(r.says))
+		p.set("description", jsonTextOf(r.says))
 		properties.set(r.name, p)
 	}
 	of := jsonObjectOf("type", "object")
@@ -364,7 +364,7 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 	s := jsonObjectOf("type", kinds[r.kind])
 	switch r.kind {
 	case jsonNumber:
-		s.set("format", jsonText1("int64"))
+		s.set("format", jsonTextOf("int64"))
 		s.set("minimum", jsonNumberOf(r.low))
 		s.set("maximum", jsonNumberOf(r.high))
 	case jsonString:
@@ -404,12 +404,13 @@ func (m *openapiMaker) addText(s *jsonValue, r *readingAt) *jsonValue {
 	case len(c.words) > 0:
 		s.set("enum", jsonTexts(c.words...))
 	case cmp.Or(c.format, r.format) != "":
-		s.set("format", jsonText1(cmp.Or(c.format, r.format)))
+		s.set("format", jsonTextOf(cmp.Or(c.format, r.format)))
 	case c.pattern != "":
-		s.set("pattern", jsonText1(c.pattern))
+		s.set("pattern", jsonTextOf(c.pattern))
 	}
-	if len(c.words) > 0 || r.name == "" && c.pattern != "" || c.pattern == idPattern(prefixOf(c.pattern)) || r.format != "" || c.format == "date" {
-		return s
+	isID, isDate := c.pattern == idPattern(prefixOf(c.pattern)), c.format == "date" || r.format != ""
+	if ofList := r.name == ""; len(c.words) > 0 || isID || isDate || ofList && c.pattern != "" {
+		return s // says how long it is, too
 	}
 	if least := max(c.least, map[bool]int{true: 1}[bool(r.need) && c.pattern == "" && !r.lines]); least > 0 {
 		s.set("minLength", jsonNumberOf(least))
@@ -456,7 +457,7 @@ func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jso
 	if rt.endpoint.request != nil && rt.endpoint.request.Kind() == reflect.Struct && name == "" {
 		name = m.nameOf(rt.endpoint.request)
 		if says := m.src.types[rt.endpoint.request.Name()]; says != "" {
-			schema.set("description", jsonText1(says))
+			schema.set("description", jsonTextOf(says))
 		}
 	}
 	if properties, has := schema.member("properties"); !has || len(properties.members) == 0 {
@@ -486,8 +487,8 @@ func (m *openapiMaker) addSchema(name string, schema *jsonValue) {
 	m.schemas[name] = schema
 }
 
-// jsonText1 makes a string.
-func jsonText1(text string) *jsonValue { return &jsonValue{kind: jsonString, text: text} }
+// jsonTextOf makes a string.
+func jsonTextOf(text string) *jsonValue { return &jsonValue{kind: jsonString, text: text} }
 
 func jsonNumberOf[N int | int64](n N) *jsonValue {
 	return &jsonValue{kind: jsonNumber, text: strconv.FormatInt(int64(n), 10)}
@@ -498,7 +499,7 @@ func jsonBoolOf(b bool) *jsonValue { return &jsonValue{kind: jsonBool, boolean: 
 func jsonTexts(texts ...string) *jsonValue {
 	list := &jsonValue{kind: jsonArray}
 	for _, text := range texts {
-		list.list = append(list.list, *jsonText1(text))
+		list.list = append(list.list, *jsonTextOf(text))
 	}
 	return list
 }
@@ -518,7 +519,7 @@ func jsonObjectOf(pairs ...any) *jsonValue {
 		var value *jsonValue
 		switch v := pairs[i+1].(type) {
 		case string:
-			value = jsonText1(v)
+			value = jsonTextOf(v)
 		case int:
 			value = jsonNumberOf(v)
 		case bool:
@@ -547,8 +548,8 @@ func refTo(kind, name string) *jsonValue {
 	return jsonObjectOf("$ref", "#/components/"+kind+"/"+name)
 }
 
-// titled returns a name with a capital.
-func titled(name string) string {
+// capitalized returns a name with a capital.
+func capitalized(name string) string {
 	if name == "" {
 		return ""
 	}
@@ -560,9 +561,9 @@ var genericList = regexp.MustCompile(`^list\[\*?[\w./-]*?\.?(\w+)\]$`)
 // nameOf returns the name of a type's schema.
 func (m *openapiMaker) nameOf(t reflect.Type) string {
 	if found := genericList.FindStringSubmatch(t.Name()); found != nil {
-		return cmp.Or(schemaNames[found[1]], titled(found[1])) + "Page"
+		return cmp.Or(schemaNames[found[1]], capitalized(found[1])) + "Page"
 	}
-	return cmp.Or(schemaNames[t.Name()], titled(t.Name()))
+	return cmp.Or(schemaNames[t.Name()], capitalized(t.Name()))
 }
 
 // share finds the struct types that answers have, and which of them have a schema of their own: all but those that are
@@ -658,11 +659,11 @@ func answerText(is string) *jsonValue {
 	case one:
 		s.set("enum", jsonTexts(strings.Split(only, "|")...))
 	case slices.Contains(formatsOfText, is):
-		s.set("format", jsonText1(is))
+		s.set("format", jsonTextOf(is))
 	case is[0] == '^':
-		s.set("pattern", jsonText1(is))
+		s.set("pattern", jsonTextOf(is))
 	default:
-		s.set("pattern", jsonText1(idPattern(is)))
+		s.set("pattern", jsonTextOf(idPattern(is)))
 	}
 	return s
 }
@@ -714,10 +715,10 @@ func (m *openapiMaker) structSchema(t reflect.Type) *jsonValue {
 	add(t, name)
 	s := jsonObjectOf()
 	if len(parts) == 0 || says != "" {
-		s.set("type", jsonText1("object"))
+		s.set("type", jsonTextOf("object"))
 	}
 	if says != "" {
-		s.set("description", jsonText1(says))
+		s.set("description", jsonTextOf(says))
 	}
 	own := s
 	if len(parts) > 0 {
@@ -762,7 +763,7 @@ func (m *openapiMaker) answerMember(f reflect.StructField, of, member string) *j
 			words.list = append(words.list, jsonValue{})
 		}
 	}
-	s.set("description", jsonText1(says))
+	s.set("description", jsonTextOf(says))
 	return s
 }
 
@@ -896,13 +897,13 @@ func (m *openapiMaker) refusal(rt *route, id, status string, names []string) *js
 		examples.set(name, example)
 	}
 	media := jsonObjectOf("schema", schema, "examples", examples)
-	return m.share1("responses", codeName(names), jsonObjectOf("description", strings.Join(details, " "),
+	return m.shareAs("responses", codeName(names), jsonObjectOf("description", strings.Join(details, " "),
 		"x-problem-codes", jsonTexts(names...), "x-headers", m.headers(rt, status, names),
 		"content", jsonObjectOf("application/problem+json", media)))
 }
 
-// share1 adds a component unless there is another one of the name, and returns a reference to it; else the value.
-func (m *openapiMaker) share1(kind, name string, value *jsonValue) *jsonValue {
+// shareAs adds a component unless there is another one of the name, and returns a reference to it; else the value.
+func (m *openapiMaker) shareAs(kind, name string, value *jsonValue) *jsonValue {
 	key := kind + " " + name
 	if before := m.shown[key]; before != nil && layOutJSON(before, "", 80) != layOutJSON(value, "", 80) {
 		return value
@@ -917,7 +918,7 @@ func codeName(codes []string) string {
 	for _, code := range codes {
 		word := ""
 		for _, part := range strings.Split(code, "_") {
-			word += titled(part)
+			word += capitalized(part)
 		}
 		words = append(words, word)
 	}
@@ -926,8 +927,8 @@ func codeName(codes []string) string {
 
 // problemExample makes the example of a refusal.
 func (m *openapiMaker) problemExample(c *problemCode, rt *route) *jsonValue {
-	value := jsonObjectOf("type", documentRoot+"/docs#"+c.name, "title", c.title, "status", c.status, "detail", c.detail,
-		"code", c.name, "request_id", "req_01m7yy3y7mt03d6gh2898ysjcg")
+	value := jsonObjectOf("type", documentRoot+"/docs#"+c.name, "title", c.title, "status", c.status,
+		"detail", c.detail, "code", c.name, "request_id", "req_01m7yy3y7mt03d6gh2898ysjcg")
 	for _, extra := range rt.members {
 		value.set(extra.name, jsonBoolOf(extra.value.(bool)))
 	}

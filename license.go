@@ -64,8 +64,8 @@ type license struct {
 	TokensEndAt          stamp `json:"-"` // device tokens issued up to and in this second have ended
 }
 
-// A licenseKind says what a seat of a licence is: `node_locked`: it is a device's until that gives it up; `floating`: it
-// is free again when its lease lapses.
+// A licenseKind says how long a seat of a licence is a device's: `node_locked`, until that gives it up; `floating`,
+// until its lease lapses.
 type licenseKind string
 
 const (

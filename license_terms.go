@@ -34,9 +34,12 @@ type terms struct {
 
 	GraceDays    int          `json:"grace_days"`              // Days after the end in which devices go on.
 	DurationDays *int         `json:"duration_days" least:"1"` // How long it runs, or null: without end.
-	ExpiryBasis  licenseBasis `json:"expiry_basis"`            // From when `duration_days` counts; by default `issue`.
-	LeaseHours   int          `json:"lease_hours" least:"1"`   // How long a device may work offline, by default by kind.
-	OfflineDays  int          `json:"offline_days"`            // How many days an offline lease lasts; 0: there are none.
+	ExpiryBasis  licenseBasis `json:"expiry_basis"`            // From when `duration_days` counts.
+
+	// How long a device may work offline; left out or null: 336, floating 8.
+	LeaseHours int `json:"lease_hours" least:"1"`
+
+	OfflineDays int `json:"offline_days"` // How many days an offline lease lasts; 0: there are none.
 
 	// Codes of what it includes, none twice, 1200 bytes as JSON in all.
 	Entitlements codeList `json:"entitlements"`

@@ -112,7 +112,8 @@ func idPattern(prefix string) string { return "^" + prefix + "_[0-7][0-9a-hjkmnp
 
 // isText returns a check for a text of 1 to max characters.
 func isText(max int) textCheck {
-	return textCheck{of: func(s string) (code, detail string) { return checkText(s, required, max) }, least: 1, most: max}
+	return textCheck{least: 1, most: max,
+		of: func(s string) (code, detail string) { return checkText(s, required, max) }}
 }
 
 // declaredWords are the words that the values of types of text are, by the type.
