@@ -272,8 +272,8 @@ type readingAt struct {
 
 // readingMethods are the methods of an input that read one member: the comment of a reading is where they are called.
 var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "number", "numberOf",
-	"timestamp", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember", "list",
-	"anyObject", "has", "given", "refuseChange", "fields"}
+	"timestamp", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember",
+	"list", "anyObject", "has", "given", "refuseChange", "fields"}
 
 // describe runs the reader of a route, and puts together what it would read.
 func (m *openapiMaker) describe(rt *route) describedRequest {
