@@ -35,7 +35,8 @@ var (
 	accountProblems problemTable
 
 	codeAccountNotFound = accountProblems.add(404, "account_not_found", "Account not found",
-		"There is no such account, or it is closed.")
+		"There is no such account, or it is closed.",
+		"Correct the id of the account. A closed one is not found either.")
 )
 
 var errAccount = &refusal{code: codeAccountNotFound}

@@ -119,19 +119,26 @@ var (
 	booksProblems problemTable
 
 	codeBooksNotFound = booksProblems.add(404, "books_connection_not_found", "Connection not found",
-		"There is no connection with books with this id.")
+		"There is no connection with books with this id.",
+		"List the connections of the account.")
 	codeExportNotFound = booksProblems.add(404, "export_not_found", "Export not found",
-		"The connection has no export with this id.")
+		"The connection has no export with this id.",
+		"List the exports of the connection.")
 	codeBooksNotSet = booksProblems.add(409, "books_not_available", "Product not available",
-		"The operator of this service has not set up this product.")
+		"The operator of this service has not set up this product.",
+		"Ask the operator to set up the application of the software.")
 	codeBooksState = booksProblems.add(409, "books_connection_state", "Not in this state",
-		"The state of the connection does not allow this.")
+		"The state of the connection does not allow this.",
+		"Read the connection: choose a company, or connect it again.")
 	codeExportState = booksProblems.add(409, "export_state", "Not in this state",
-		"The state of the export does not allow this.")
+		"The state of the export does not allow this.",
+		"Read the export; it may have moved on meanwhile.")
 	codeNoRevenue = booksProblems.add(409, "no_revenue", "No revenue",
-		"On this business day there is nothing that the connection would send.")
+		"On this business day there is nothing that the connection would send.",
+		"Read the revenue day; `outside` and `tests` say what is sent besides.")
 	codeBooksUnavailable = booksProblems.add(503, "books_unavailable", "Books unavailable",
-		"The books can't be reached, or give no usable answer.")
+		"The books can't be reached, or give no usable answer.",
+		"Try again later; exports are tried again by themselves.")
 
 	errBooksConnection = &refusal{code: codeBooksNotFound}
 	errExport          = &refusal{code: codeExportNotFound}

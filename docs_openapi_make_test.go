@@ -38,6 +38,7 @@ func TestOpenAPI_isMadeOfTheProgram(t *testing.T) {
 // schemaNames are the names of schemas that are not those of their Go types, since a release has them.
 var schemaNames = map[string]string{
 	"licenseBasis": "ExpiryBasis",
+	"problemName":  "ProblemCode",
 }
 
 // requestNames are the names of the schemas of requests that are no struct of their own, by operation.
@@ -52,6 +53,7 @@ type openapiMaker struct {
 	hand     *jsonValue
 	examples *jsonValue
 	problems map[string]*problemCode
+	words    map[reflect.Type][]string // of types that a list elsewhere has the words of
 	schemas  map[string]*jsonValue // by name
 	shared   map[reflect.Type]bool // struct types that have a schema of their own
 	shown    map[string]*jsonValue // parameters and responses that several operations share, by name
@@ -66,10 +68,13 @@ func makeOpenAPI(t testing.TB) string {
 	}
 	m := &openapiMaker{t: t, src: goComments(), hand: read("testdata/openapi-hand.json"),
 		examples: read("testdata/openapi-examples.json"), problems: map[string]*problemCode{},
-		schemas: map[string]*jsonValue{}, shared: map[reflect.Type]bool{}, shown: map[string]*jsonValue{}}
+		words: map[reflect.Type][]string{}, schemas: map[string]*jsonValue{}, shared: map[reflect.Type]bool{}, shown: map[string]*jsonValue{}}
 	for _, c := range problemsOf(nouns()) {
 		m.problems[c.name] = c
+		m.words[reflect.TypeFor[problemName]()] = append(m.words[reflect.TypeFor[problemName]()], c.name)
 	}
+	m.share(reflect.TypeFor[problem](), false)
+	m.answerSchema(reflect.TypeFor[problem](), "")
 	routes := allRoutes()
 	for i := range routes {
 		if rt := &routes[i]; rt.endpoint.run != nil {
@@ -98,6 +103,14 @@ func (m *openapiMaker) assemble(paths []jsonMember) string {
 				components.set(kind.name, m.withMade(kind.name, &kind.value))
 			}
 			doc.set("components", components)
+		case "info":
+			version := captures(`(?m)^## (\d+\.\d+\.\d+)`, fileText(m.t, "CHANGELOG.md"))[0]
+			value.set("version", jsonTextOf(version))
+			doc.set("info", value)
+		case "x-problems":
+			doc.set("x-problems", m.remedies())
+		case "x-common-responses":
+			doc.set("x-common-responses", m.commonResponses(value))
 		case "x-problem-schemas", "x-tag-paths", "x-address-rates", "x-wildcards":
 		default:
 			doc.set(member.name, value)
@@ -106,6 +119,33 @@ func (m *openapiMaker) assemble(paths []jsonMember) string {
 	for m.prune(doc) {
 	}
 	return layOutJSON(doc, "", 118) + "\n"
+}
+
+// remedies lists all problems with what to do about them.
+func (m *openapiMaker) remedies() *jsonValue {
+	all := jsonObjectOf()
+	for _, c := range problemsOf(nouns()) {
+		all.set(c.name, jsonObjectOf("status", c.status, "title", c.title, "remedy", c.remedy))
+	}
+	return all
+}
+
+// commonResponses describes the refusals of paths and methods that the document does not list. says is what the file
+// written by hand says of them, by their codes.
+func (m *openapiMaker) commonResponses(says *jsonValue) *jsonValue {
+	all := jsonObjectOf()
+	either := jsonObjectOf("anyOf", jsonListOf(refTo("schemas", "Problem"), refTo("schemas", "LeadProblem")))
+	for _, c := range []*problemCode{codeNotFound, codeMethod} {
+		headers := jsonObjectOf("X-Request-Id", refTo("headers", "X-Request-Id"))
+		if c == codeMethod {
+			headers.set("Allow", refTo("x-headers", "Allow"))
+		}
+		media := jsonObjectOf("schema", either, "examples", jsonObjectOf(c.name, m.problemExample(c, &route{})))
+		all.set(strconv.Itoa(c.status), jsonObjectOf("description", says.at(c.name).text,
+			"x-problem-codes", jsonTexts(c.name), "x-headers", headers,
+			"content", jsonObjectOf("application/problem+json", media)))
+	}
+	return all
 }
 
 // prune removes components that nothing refers to. It reports whether there were any.
@@ -598,7 +638,8 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 	if t == reflect.TypeFor[jsonText]() || t.String() == "json.RawMessage" {
 		return jsonObjectOf("type", "object", "additionalProperties", true)
 	}
-	if words := declaredWords[t]; words != nil {
+	if words := cmp.Or(len(m.words[t]), len(declaredWords[t])); words > 0 {
+		words := append(m.words[t], declaredWords[t]...)
 		m.addSchema(m.nameOf(t), jsonObjectOf("type", "string", "enum", jsonTexts(words...),
 			"description", m.src.types[t.Name()]))
 		return refTo("schemas", m.nameOf(t))

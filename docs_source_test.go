@@ -123,13 +123,20 @@ func (src *goSource) readMembers(set *token.FileSet, of string, list *ast.FuncDe
 	})
 }
 
+// spacedName returns a name of the program as people write it: "license kind".
+func spacedName(name string) string {
+	return strings.ToLower(capitals.ReplaceAllString(name, "$1 $2"))
+}
+
+var capitals = regexp.MustCompile(`([a-z])([A-Z])`)
+
 // readType notes what is said of a type and of its fields.
 func (src *goSource) readType(of *ast.TypeSpec, doc string) {
 	name := of.Name.Name
 	if doc == "" {
 		doc = of.Doc.Text()
 	}
-	src.types[name] = plainText(doc)
+	src.types[name] = strings.Replace(plainText(doc), " "+name+" ", " "+spacedName(name)+" ", 1)
 	fields, ok := of.Type.(*ast.StructType)
 	if !ok {
 		return

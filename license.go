@@ -92,29 +92,40 @@ var (
 	licenseProblems problemTable
 
 	codeLicenseRevoked = licenseProblems.add(403, "license_revoked", "Licence revoked",
-		verdictDetails["revoked"])
+		verdictDetails["revoked"],
+		"Ask the seller.")
 	codeLicenseSuspended = licenseProblems.add(403, "license_suspended", "Licence suspended",
-		verdictDetails["suspended"])
+		verdictDetails["suspended"],
+		"Ask the seller.")
 	codeLicenseNotStarted = licenseProblems.add(403, "license_not_started", "Licence not started",
-		verdictDetails["not_started"])
+		verdictDetails["not_started"],
+		"Wait for the start, or ask the seller.")
 	codeLicenseExpired = licenseProblems.add(403, "license_expired", "Licence expired",
-		verdictDetails["expired"])
+		verdictDetails["expired"],
+		"Renew the licence.")
 	codeLicenseInGrace = licenseProblems.add(403, "license_in_grace", "Licence in grace",
 		"The licence has expired and is in its days of grace: devices activated before may go on, "+
-			"but no new device can be activated.")
+			"but no new device can be activated.",
+		"Renew the licence: only devices that it knows may go on.")
 	codeKeyRetired = licenseProblems.add(403, "key_retired", "Licence key retired",
-		verdictDetails["key_retired"])
+		verdictDetails["key_retired"],
+		"Use the newer key.")
 	codeProductMismatch = licenseProblems.add(403, "product_mismatch", "Another product",
-		verdictDetails["product_mismatch"])
+		verdictDetails["product_mismatch"],
+		"Use the key of a licence for this product.")
 	codeNotIssuer = licenseProblems.add(403, "not_an_issuer", "Not an issuer",
-		"The account may not issue or change licences itself. The operator of the service can allow it.")
+		"The account may not issue or change licences itself. The operator of the service can allow it.",
+		"Ask the operator, who allows it with `widgetd account set ACCOUNT -issuer yes`.")
 	codeLicenseNotFound = licenseProblems.add(404, "license_not_found", "Licence not found",
-		verdictDetails["not_found"])
+		verdictDetails["not_found"],
+		"Correct the key or the id. What belongs to another account is not found either.")
 	codeIllegalTransition = licenseProblems.add(409, "illegal_transition", "Illegal transition",
-		"This action does not apply to the licence in its present state.")
+		"This action does not apply to the licence in its present state.",
+		"Look at the licence's present state.")
 	codeKeyMalformed = licenseProblems.add(422, "key_malformed", "Malformed licence key",
 		"This is not a licence key: a symbol is missing, wrong or swapped. "+
-			"Please compare it with the key you were given.")
+			"Please compare it with the key you were given.",
+		"Have the key typed again: its check symbol does not fit, and no imported key reads so.")
 
 	errLicenseNotFound = &refusal{code: codeLicenseNotFound} // with this key
 	errLicense         = &refusal{code: codeLicenseNotFound, detail: "There is no licence with this id."}

@@ -95,24 +95,33 @@ func errHeldOffline(d *device) error {
 var (
 	deviceProblems problemTable
 
-	codeDeviceBlocked  = deviceProblems.add(403, "device_blocked", "Device blocked", verdictDetails["device_blocked"])
+	codeDeviceBlocked = deviceProblems.add(403, "device_blocked", "Device blocked", verdictDetails["device_blocked"],
+		"Ask the operator, who can let the device in again.")
 	codeDeviceReleased = deviceProblems.add(403, "device_released", "Device released",
 		"The seat of this device was taken away, and its tokens ended with it. "+
-			"Activate it with the licence key, without a token.")
+			"Activate it with the licence key, without a token.",
+		"Activate with the licence key and without the token.")
 	codeTokenEnded = deviceProblems.add(403, "token_ended", "Token ended",
-		"This token has ended. Activate the device with the licence key, without a token.")
+		"This token has ended. Activate the device with the licence key, without a token.",
+		"Activate with the licence key and without the token.")
 	codeFingerprintMismatch = deviceProblems.add(403, "fingerprint_mismatch", "Another fingerprint",
-		verdictDetails["fingerprint_mismatch"])
+		verdictDetails["fingerprint_mismatch"],
+		"Activate with the licence key and without the token.")
 	codeOfflineNotAllowed = deviceProblems.add(403, "offline_not_allowed", "No offline leases",
-		"This licence does not allow offline leases: its offline_days are 0.")
+		"This licence does not allow offline leases: its offline_days are 0.",
+		"Ask who sold the licence for one with `offline_days`, or activate the device with a network.")
 	codeHeldOffline = deviceProblems.add(409, "held_offline", "Held by an offline lease",
-		"The device holds an offline lease, which can't be recalled, so its seat stays taken until that ends.")
+		"The device holds an offline lease, which can't be recalled, so its seat stays taken until that ends.",
+		"Wait for `until`, or have the seller release the device, which costs a transfer.")
 	codeSeatLimit = deviceProblems.add(409, "seat_limit_reached", "Seat limit reached",
-		"All seats of this licence are taken. Release a device, or name one to replace in replace_device_id.")
+		"All seats of this licence are taken. Release a device, or name one to replace in replace_device_id.",
+		"Release one of `devices`, or name it in `replace_device_id`.")
 	codeTransferLimit = deviceProblems.add(409, "transfer_limit_reached", "Transfer limit reached",
-		"As many machines as this licence allows have held a seat lately.")
+		"As many machines as this licence allows have held a seat lately.",
+		"Wait until `transfers.next_at`, or activate a machine that was active lately.")
 	codeCredentialMismatch = deviceProblems.add(422, "credential_mismatch", "Token and body disagree",
-		"The token is for another licence than the license_key in the body.")
+		"The token is for another licence than the license_key in the body.",
+		"Send a token or a key, or both for the same licence and device.")
 
 	errOtherToken      = &refusal{code: codeCredentialMismatch}
 	errMalformedMember = &refusal{code: codeKeyMalformed, fields: []fieldError{

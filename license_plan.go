@@ -41,13 +41,17 @@ func (p *plan) members() []member {
 var (
 	planProblems problemTable
 
-	codePlanNotFound = planProblems.add(404, "plan_not_found", "Plan not found", "There is no plan with this id.")
-	codePlanRetired  = planProblems.add(409, "plan_retired", "Plan retired",
-		"The plan is retired: it can't be changed, and no licence is made from it any more.")
+	codePlanNotFound = planProblems.add(404, "plan_not_found", "Plan not found", "There is no plan with this id.",
+		"Check the id, and that the account that the request acts on owns the plan.")
+	codePlanRetired = planProblems.add(409, "plan_retired", "Plan retired",
+		"The plan is retired: it can't be changed, and no licence is made from it any more.",
+		"Use another plan.")
 	codePlanLimit = planProblems.add(409, "plan_limit_reached", "Too many plans",
-		"The account has 500 plans in use already: retire one first.")
+		"The account has 500 plans in use already: retire one first.",
+		"Retire a plan from which no more licences are made.")
 	codePlanChanged = planProblems.add(409, "plan_changed", "Plan changed",
-		"The plan has another revision than the request names. Look at what applying it would do now.")
+		"The plan has another revision than the request names. Look at what applying it would do now.",
+		"Make a dry run, and name the revision that it answers with. What was changed until then stays.")
 
 	errPlan        = &refusal{code: codePlanNotFound}
 	errPlanRetired = &refusal{code: codePlanRetired}

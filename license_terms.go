@@ -36,7 +36,7 @@ type terms struct {
 	DurationDays *int         `json:"duration_days" least:"1"` // How long it runs, or null: without end.
 	ExpiryBasis  licenseBasis `json:"expiry_basis"`            // From when `duration_days` counts.
 
-	// How long a device may work offline; left out or null: 336, floating 8.
+	// How long a device may work offline; if it is left out 336, of the kind `floating` 8.
 	LeaseHours int `json:"lease_hours" least:"1"`
 
 	OfflineDays int `json:"offline_days"` // How many days an offline lease lasts; 0: there are none.

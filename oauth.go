@@ -24,23 +24,23 @@ const (
 var (
 	oauthErrors problemTable
 
-	codeOAuthRequest = oauthErrors.add(400, "invalid_request", "", "A parameter is missing or wrong.")
+	codeOAuthRequest = oauthErrors.add(400, "invalid_request", "", "A parameter is missing or wrong.", "")
 	codeOAuthClient  = oauthErrors.add(400, "invalid_client", "",
-		"The application is unknown, or has not proved itself.")
+		"The application is unknown, or has not proved itself.", "")
 	codeOAuthBasic = oauthErrors.add(401, "invalid_client", "",
-		"The application is unknown, or has not proved itself.")
+		"The application is unknown, or has not proved itself.", "")
 	codeOAuthGrant = oauthErrors.add(400, "invalid_grant", "",
-		"The code or refresh token is unknown, has expired, or is another application's.")
+		"The code or refresh token is unknown, has expired, or is another application's.", "")
 	codeOAuthUnauthorized = oauthErrors.add(400, "unauthorized_client", "",
-		"The application is not registered for client credentials.")
+		"The application is not registered for client credentials.", "")
 	codeOAuthGrantType = oauthErrors.add(400, "unsupported_grant_type", "",
-		"The grant_type must be authorization_code, refresh_token or client_credentials.")
+		"The grant_type must be authorization_code, refresh_token or client_credentials.", "")
 	codeOAuthScope = oauthErrors.add(400, "invalid_scope", "",
-		"The scope has more than was agreed to, or nothing that the application is registered for.")
+		"The scope has more than was agreed to, or nothing that the application is registered for.", "")
 	codeOAuthDocument = oauthErrors.add(503, "temporarily_unavailable", "",
-		"The document at the client_id can't be fetched. Nothing was used up: try again.")
+		"The document at the client_id can't be fetched. Nothing was used up: try again.", "")
 	codeOAuthTarget = oauthErrors.add(400, "invalid_target", "",
-		"The resource must be the base address of this service.")
+		"The resource must be the base address of this service.", "")
 
 	errClientBoth = &refusal{code: codeOAuthRequest,
 		detail: "The application must prove itself in one way only, and name only itself."}

@@ -114,14 +114,18 @@ var (
 	appProblems problemTable
 
 	codeAppNotFound = appProblems.add(404, "app_not_found", "Application not found",
-		"There is no application with this id.")
+		"There is no application with this id.",
+		"Correct the id. What belongs to another account is not found either.")
 	codeGrantNotFound = appProblems.add(404, "grant_not_found", "Grant not found",
-		"There is no grant with this id.")
+		"There is no grant with this id.",
+		"Correct the id. What is another account's is not found either.")
 	codeAppLimit = appProblems.add(409, "app_limit_reached", "Too many applications",
-		"The account has 20 applications already: remove one first.")
+		"The account has 20 applications already: remove one first.",
+		"Remove an application that is not used any more.")
 
 	codeAppSecret = appProblems.add(409, "app_without_secret", "Application without a secret",
-		"Only an application of the kind web has a secret.")
+		"Only an application of the kind web has a secret.",
+		"Use PKCE without a secret, or register an application of the kind `web`.")
 	errApp       = &refusal{code: codeAppNotFound}
 	errGrant     = &refusal{code: codeGrantNotFound}
 	errAppLimit  = &refusal{code: codeAppLimit}

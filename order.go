@@ -40,17 +40,24 @@ var (
 	orderProblems problemTable
 
 	codeOrderNotFound = orderProblems.add(404, "order_not_found", "Order not found",
-		"There is no order with this id.")
+		"There is no order with this id.",
+		"Check the id, and that the token's account owns the order.")
 	codeOrderState = orderProblems.add(409, "order_state", "Not in this state",
-		"The order's state does not allow this.")
+		"The order's state does not allow this.",
+		"Look at the order's state.")
 	codeOrderLimit = orderProblems.add(409, "order_limit_reached", "Too many open orders",
-		"The account has 10,000 open orders already.")
+		"The account has 10,000 open orders already.",
+		"Cancel orders that nobody will pay, or wait until they expire.")
 	codeRefundTooLarge = orderProblems.add(409, "refund_too_large", "Refund too large",
-		"More would be given back than was paid.")
+		"More would be given back than was paid.",
+		"Refund an `amount` of at most `refundable`.")
 	codeRefundRepeated = orderProblems.add(409, "refund_repeated", "Refund repeated",
-		"The same refund was asked for less than 10 seconds ago. Send an Idempotency-Key if it is another one.")
+		"The same refund was asked for less than 10 seconds ago. Send an Idempotency-Key if it is another one.",
+		"`refund_id` is the refund that was made. If you want another one like it, send it with an "+
+			"`Idempotency-Key`, or after 10 seconds.")
 	codeRefundLimit = orderProblems.add(409, "refund_limit_reached", "Too many refunds",
-		"The order has 100 refunds already.")
+		"The order has 100 refunds already.",
+		"Give the rest back on the provider's own pages.")
 
 	errOrder = &refusal{code: codeOrderNotFound}
 )

@@ -43,7 +43,8 @@ var (
 	paymentProblems problemTable
 
 	codeNotice = paymentProblems.add(401, "invalid_signature", "Invalid signature",
-		"The signature of this webhook is not right.")
+		"The signature of this webhook is not right.",
+		"For payment providers only: register the webhook again.")
 
 	paymentEvents = eventTable{scope: scopeOrders}
 

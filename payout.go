@@ -25,9 +25,11 @@ var (
 	payoutProblems problemTable
 
 	codePayoutNotFound = payoutProblems.add(404, "payout_not_found", "Payout not found",
-		"There is no payout with this id.")
+		"There is no payout with this id.",
+		"List the payouts of the account.")
 	codePayoutState = payoutProblems.add(409, "payout_state", "Not in this state",
-		"Only a payout that was read can be compared with the bank.")
+		"Only a payout that was read can be compared with the bank.",
+		"Read the payout: what is in it has to be read first, and only one that is right can be confirmed.")
 
 	errPayout      = &refusal{code: codePayoutNotFound}
 	errPayoutState = &refusal{code: codePayoutState}

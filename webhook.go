@@ -60,13 +60,17 @@ var (
 	webhookProblems problemTable
 
 	codeWebhookNotFound = webhookProblems.add(404, "webhook_not_found", "Webhook not found",
-		"There is no webhook with this id.")
+		"There is no webhook with this id.",
+		"Correct the id. What belongs to another account is not found either.")
 	codeDeliveryNotFound = webhookProblems.add(404, "delivery_not_found", "Delivery not found",
-		"There is no delivery with this id: those of 30 days are kept, and the last 1,000 of a webhook.")
+		"There is no delivery with this id: those of 30 days are kept, and the last 1,000 of a webhook.",
+		"Take an id from the list of deliveries; `replay` sends events whose deliveries are not kept any more.")
 	codeWebhookLimit = webhookProblems.add(409, "webhook_limit_reached", "Too many webhooks",
-		"The account has 50 webhooks already: remove one first.")
+		"The account has 50 webhooks already: remove one first.",
+		"Remove a webhook, or name more types in one.")
 	codeWebhookNotEnabled = webhookProblems.add(409, "webhook_not_enabled", "Webhook not enabled",
-		"Events are sent to enabled webhooks only: enable it first.")
+		"Events are sent to enabled webhooks only: enable it first.",
+		"Enable it, and send it again when `state` is `enabled`.")
 
 	errWebhook         = &refusal{code: codeWebhookNotFound}
 	errDelivery        = &refusal{code: codeDeliveryNotFound}

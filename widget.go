@@ -78,7 +78,8 @@ var (
 	widgetProblems problemTable
 
 	codeWidgetNotFound = widgetProblems.add(404, "widget_not_found", "Widget not found",
-		"There is no widget with this id.")
+		"There is no widget with this id.",
+		"Correct the id of the widget.")
 
 	errWidget = &refusal{code: codeWidgetNotFound}
 )
