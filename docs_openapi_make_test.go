@@ -68,7 +68,8 @@ func makeOpenAPI(t testing.TB) string {
 	}
 	m := &openapiMaker{t: t, src: goComments(), hand: read("testdata/openapi-hand.json"),
 		examples: read("testdata/openapi-examples.json"), problems: map[string]*problemCode{},
-		words: map[reflect.Type][]string{}, schemas: map[string]*jsonValue{}, shared: map[reflect.Type]bool{}, shown: map[string]*jsonValue{}}
+		words: map[reflect.Type][]string{}, schemas: map[string]*jsonValue{}, shared: map[reflect.Type]bool{},
+		shown: map[string]*jsonValue{}}
 	for _, c := range problemsOf(nouns()) {
 		m.problems[c.name] = c
 		m.words[reflect.TypeFor[problemName]()] = append(m.words[reflect.TypeFor[problemName]()], c.name)

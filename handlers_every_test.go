@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,8 +15,8 @@ import (
 // The tests of this file go through every route of the document, with the requests of its examples: what holds for
 // all routes alike is said once, here.
 
-// answered is what the program has answered in this run: an operation's id and a command's name where it succeeded,
-// and problem codes.
+// answered is what the program has answered in this run: an operation's id and a command's name where it succeeded, and
+// problem codes, alone and behind the id of the operation.
 var answered sync.Map
 
 func noteAnswer(o *operation, status int, body []byte) {
@@ -25,6 +26,9 @@ func noteAnswer(o *operation, status int, body []byte) {
 	if status >= 400 {
 		p, _ := decoded(body).(node)
 		answered.Store(fmt.Sprint(p["code"]), true)
+		if o != nil {
+			answered.Store(o.id()+" "+fmt.Sprint(p["code"]), true)
+		}
 	}
 }
 
@@ -35,6 +39,20 @@ func neverAnswered() (missing []string) {
 		if _, seen := answered.Load(o.id()); !seen && !elsewhere {
 			missing = append(missing, "success of "+o.name())
 		}
+		if r := routeOf(o); r != nil {
+			for _, code := range strings.Fields(r.refuses) {
+				if _, seen := answered.Load(o.id() + " " + code); !seen {
+					missing = append(missing, "the problem "+code+" of "+o.name())
+				}
+			}
+		}
+		for status, response := range o.responses() {
+			if status[0] == '2' {
+				for _, media := range child(response, "content") {
+					missing = append(missing, neverNull(o.id(), media.(node)["schema"])...)
+				}
+			}
+		}
 	}
 	for _, c := range problemsOf(nouns()) {
 		if _, seen := answered.Load(c.name); !seen {
@@ -42,6 +60,31 @@ func neverAnswered() (missing []string) {
 		}
 	}
 	return missing
+}
+
+// seenNull are the schemas of members of answers that were null in this run.
+var seenNull sync.Map
+
+// neverNull lists the members within a schema that may be null and never were. Each is listed once.
+func neverNull(at string, schema any) (missing []string) {
+	of, _ := schema.(node)
+	of = resolve(of)
+	if _, looked := seenNull.LoadOrStore(reflect.ValueOf(of).Pointer(), false); looked || of == nil {
+		return nil
+	}
+	for name, p := range propertiesOf(of) {
+		types := typesOf(p)
+		choice, _ := p["anyOf"].([]any)
+		mayBe := slices.Contains(types, "null") || len(choice) == 2 && choice[1].(node)["type"] == "null"
+		if seen, _ := seenNull.Load(reflect.ValueOf(p).Pointer()); mayBe && seen != true {
+			missing = append(missing, "null as "+at+"/"+name)
+		}
+		if len(choice) > 0 {
+			missing = append(missing, neverNull(at+"/"+name, choice[0])...)
+		}
+		missing = append(missing, neverNull(at+"/"+name, p)...)
+	}
+	return append(missing, neverNull(at+"/*", of["items"])...)
 }
 
 // everyRoute calls try for each route but those of payment providers, which sign what they send, with a service that
