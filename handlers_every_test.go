@@ -34,6 +34,7 @@ func noteAnswer(o *operation, status int, body []byte) {
 
 // neverAnswered lists what no test of a whole run has seen the service answer: a route's success, or a problem code.
 func neverAnswered() (missing []string) {
+	looked := map[uintptr]bool{}
 	for _, o := range operations() {
 		elsewhere := isProviders(o) || o.atRoot // signed by their fakes; legacy paths are noted as their successors
 		if _, seen := answered.Load(o.id()); !seen && !elsewhere {
@@ -49,7 +50,7 @@ func neverAnswered() (missing []string) {
 		for status, response := range o.responses() {
 			if status[0] == '2' {
 				for _, media := range child(response, "content") {
-					missing = append(missing, neverNull(o.id(), media.(node)["schema"])...)
+					missing = append(missing, neverNull(o.id(), media.(node)["schema"], looked)...)
 				}
 			}
 		}
@@ -66,25 +67,27 @@ func neverAnswered() (missing []string) {
 var seenNull sync.Map
 
 // neverNull lists the members within a schema that may be null and never were. Each is listed once.
-func neverNull(at string, schema any) (missing []string) {
+func neverNull(at string, schema any, looked map[uintptr]bool) (missing []string) {
 	of, _ := schema.(node)
 	of = resolve(of)
-	if _, looked := seenNull.LoadOrStore(reflect.ValueOf(of).Pointer(), false); looked || of == nil {
+	if key := reflect.ValueOf(of).Pointer(); of == nil || looked[key] {
 		return nil
+	} else {
+		looked[key] = true
 	}
 	for name, p := range propertiesOf(of) {
 		types := typesOf(p)
 		choice, _ := p["anyOf"].([]any)
 		mayBe := slices.Contains(types, "null") || len(choice) == 2 && choice[1].(node)["type"] == "null"
-		if seen, _ := seenNull.Load(reflect.ValueOf(p).Pointer()); mayBe && seen != true {
+		if seen, _ := seenNull.Load(reflect.ValueOf(p).Pointer()); mayBe && seen == nil {
 			missing = append(missing, "null as "+at+"/"+name)
 		}
 		if len(choice) > 0 {
-			missing = append(missing, neverNull(at+"/"+name, choice[0])...)
+			missing = append(missing, neverNull(at+"/"+name, choice[0], looked)...)
 		}
-		missing = append(missing, neverNull(at+"/"+name, p)...)
+		missing = append(missing, neverNull(at+"/"+name, p, looked)...)
 	}
-	return append(missing, neverNull(at+"/*", of["items"])...)
+	return append(missing, neverNull(at+"/*", of["items"], looked)...)
 }
 
 // everyRoute calls try for each route but those of payment providers, which sign what they send, with a service that
