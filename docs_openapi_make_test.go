@@ -54,9 +54,9 @@ type openapiMaker struct {
 	examples *jsonValue
 	problems map[string]*problemCode
 	words    map[reflect.Type][]string // of types that a list elsewhere has the words of
-	schemas  map[string]*jsonValue // by name
-	shared   map[reflect.Type]bool // struct types that have a schema of their own
-	shown    map[string]*jsonValue // parameters and responses that several operations share, by name
+	schemas  map[string]*jsonValue     // by name
+	shared   map[reflect.Type]bool     // struct types that have a schema of their own
+	shown    map[string]*jsonValue     // parameters and responses that several operations share, by name
 }
 
 // makeOpenAPI returns the text of the document.

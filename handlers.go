@@ -71,7 +71,8 @@ type route struct {
 	answers string
 
 	endpoint endpoint
-	run      handler // in place of endpoint: of pages for people, and where nothing else fits
+	known    knownNames // what endpoint reads, see complete
+	run      handler    // in place of endpoint: of pages for people, and where nothing else fits
 }
 
 // A handler carries out a request and returns the answer: a *reply, a *staticFile, or any other value as JSON with
@@ -158,6 +159,9 @@ type serverOptions struct {
 	accessLog    bool        // log a line for each request
 	synchronised func() bool // whether the kernel says that the wall clock is right; nil: it never does
 	noRoots      bool        // this machine knows no certificate authority
+
+	// undescribed is told, in tests, of a member or a parameter that a route looks up and does not describe.
+	undescribed func(name string)
 
 	// Values that work in the documentation's examples, by the name of the member or parameter; nil: there
 	// are none, and readers fill in their own.
@@ -403,14 +407,18 @@ func (s *server) run(c *call) (any, error) {
 	if c.route.noQuery {
 		r.URL.RawQuery = ""
 	}
-	c.in = newInput(body, r, c.caller)
-	if body != nil && (c.strict || c.route.careful) {
-		c.in.refuseUnknown()
-	}
+	s.startReading(c, body)
 	if c.route.question {
 		return s.runQuestion(r.Context(), c)
 	}
 	return c.route.run(r.Context(), c)
+}
+
+// startReading makes the input of a call.
+func (s *server) startReading(c *call, body *jsonValue) {
+	c.in = newInput(body, c.request, c.caller)
+	c.in.known, c.in.late = c.route.known, s.undescribed
+	c.in.strict = body != nil && (c.strict || c.route.careful)
 }
 
 // runQuestion runs the handler of a question, which has questionTimeout for waiting and for its answer.

@@ -169,6 +169,9 @@ func serviceWith(
 	s.store, err = openStore(db, of)
 	s.check(err)
 	s.watch()
+	how.undescribed = func(name string) {
+		t.Errorf("%s is looked up by a route that does not describe it", name)
+	}
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), nouns())
 	s.check(err)
 	s.look = &looker{path: db}

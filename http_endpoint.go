@@ -85,11 +85,14 @@ func (e *endpoint) operation() string {
 // carefulScopes are those of routes that move money or make something.
 var carefulScopes = []string{scopeIssuing, scopeSelling, scopeWebhooks, scopeApps, scopeBooks, scopeAdmin}
 
-// complete sets what follows from the rest of a route: one with a scope needs a token, and one that writes with one of
+// complete sets what follows from the rest of a route: it knows what its endpoint reads; one with a scope needs a token, and one that writes with one of
 // carefulScopes refuses members that it does not know.
 func (rt *route) complete() {
 	if rt.endpoint.run != nil {
 		rt.run = rt.endpoint.run
+	}
+	if rt.endpoint.read != nil {
+		rt.known = knownOf(rt.endpoint.read)
 	}
 	if rt.scope != "" && rt.token == tokenIgnored {
 		rt.token = tokenRequired

@@ -26,13 +26,14 @@ type input struct {
 	request *http.Request // for the wildcards of its path; nil: none are read
 	caller  *caller       // whom the bearer token names; nil: no token
 	pointer string        // JSON pointer of body within the request's body: "#" or "#/customer"
-	known   []string      // the parameters of the query that were read
 	errs    *[]fieldError // every wrong member so far, shared with the inputs of nested objects
 	noted   []fieldError  // holds errs for the outermost input
 
 	path   string            // of body as pointer has it, with * for the index of an element: "#/lines/*"
 	note   func(reading)     // is told what would be read, and nothing is read; nil: it is read
-	places map[string]*place // by path, what is known of bodies, see refuseUnknown; shared by nested objects
+	known  knownNames        // what the route reads; nil: a page, which refuses nothing that it does not know
+	strict bool              // members of the body that the route does not read are refused
+	late   func(name string) // is told of what is looked up and not described; nil: nobody is
 }
 
 // A reading is what is read of a request at one place: a member or a parameter, and what it may be.
@@ -120,9 +121,9 @@ func (in *input) err() error {
 	if in.unread != nil {
 		return in.unread
 	}
-	if in.places != nil {
+	if in.strict {
 		(&unknownWalk{}).object(in)
-		in.places = nil
+		in.strict = false
 	}
 	if len(*in.errs) == 0 {
 		return nil
@@ -140,12 +141,17 @@ func (in *input) wrongParameter(name, code, detail string) {
 	*in.errs = append(*in.errs, fieldError{Parameter: name, Code: code, Detail: detail})
 }
 
-// find returns a member of any kind, whose name is known from then on.
+// find returns a member of any kind.
 func (in *input) find(name string) (*jsonValue, bool) {
-	if in.places != nil {
-		in.place().allowed.add(name)
-	}
+	in.expect(in.path, name)
 	return in.body.member(name)
+}
+
+// expect tells of a name that is looked up and not described.
+func (in *input) expect(path, name string) {
+	if in.late != nil && in.known != nil && !in.known.has(path, name) {
+		in.late(path + "/" + name)
+	}
 }
 
 // member returns the member that a reading is of. It returns nil for a member that is absent, and for one of another
@@ -322,7 +328,7 @@ func (in *input) parameter(name string, check textCheck) string {
 		in.note(reading{path: inQuery, name: name, kind: jsonString, check: check})
 		return ""
 	}
-	in.known = append(in.known, name)
+	in.expect(inQuery, name)
 	values := in.query[name]
 	if len(values) == 0 {
 		return ""
@@ -340,12 +346,12 @@ func (in *input) parameter(name string, check textCheck) string {
 
 const maxUnknownParameters = 20 // that one answer names
 
-// refuseUnknownParameters records an error of every parameter of the query that was not read, so
+// refuseUnknownParameters records an error of every parameter of the query that the route does not read, so
 // that a misspelt filter doesn't pass for one that matches everything.
 func (in *input) refuseUnknownParameters() {
 	unknown := []string{}
 	for name := range in.query {
-		if !slices.Contains(in.known, name) {
+		if !in.known.has(inQuery, name) {
 			unknown = append(unknown, name)
 		}
 	}
@@ -367,25 +373,39 @@ func (n *names) add(name string) {
 // A place is where a body has objects that are read alike: itself, an object in it, or all elements of an array.
 // Objects whose members may have any name, such as metadata, have no place.
 type place struct {
-	allowed names // members that were looked up
+	allowed names // members that are looked up
 	fixed   names // those that can't be changed, which are refused by words of their own
 }
 
-// refuseUnknown has the input refuse every member of the body, at any depth, that nobody looks up. It is called before
-// any is read.
-func (in *input) refuseUnknown() {
-	in.places = map[string]*place{}
-	in.place() // of a body of which nothing is read, too
+// knownNames are what a route reads, by path: inQuery has its parameters.
+type knownNames map[string]*place
+
+// knownOf returns what a reader reads.
+func knownOf(read func(*input)) knownNames {
+	known := knownNames{"#": {}, inQuery: {}}
+	at := func(path string) *place {
+		if known[path] == nil {
+			known[path] = &place{}
+		}
+		return known[path]
+	}
+	read(newDescribed(func(r reading) {
+		if r.fixed {
+			at(r.path).fixed.add(r.name)
+			return
+		}
+		at(r.path).allowed.add(r.name)
+		if r.kind == jsonObject && r.each == 0 {
+			at(r.path + "/" + r.name)
+		}
+	}))
+	return known
 }
 
-// place returns the place of the input's body.
-func (in *input) place() *place {
-	p := in.places[in.path]
-	if p == nil {
-		p = &place{}
-		in.places[in.path] = p
-	}
-	return p
+// has reports whether a name at a path is read.
+func (k knownNames) has(path, name string) bool {
+	p := k[path]
+	return p != nil && (slices.Contains(p.allowed, name) || slices.Contains(p.fixed, name))
 }
 
 // How much one answer says of unknown members.
@@ -399,14 +419,13 @@ type unknownWalk struct{ named int } // see maxUnknownMembers
 
 // object goes through the members of an object, then through the objects within it.
 func (w *unknownWalk) object(in *input) {
-	p := in.places[in.path]
+	p := in.known[in.path]
 	if p == nil {
 		return
 	}
 	for i := range in.body.members {
 		name := in.body.members[i].name
-		known := slices.Contains(p.allowed, name) || slices.Contains(p.fixed, name)
-		if !known && w.named < maxUnknownMembers {
+		if !in.known.has(in.path, name) && w.named < maxUnknownMembers {
 			in.wrongUnknown(name, p.allowed)
 			w.named++
 		}
@@ -608,9 +627,7 @@ func (in *input) refuseChange(name string) {
 		in.note(reading{path: in.path, name: name, fixed: true})
 		return
 	}
-	if in.places != nil {
-		in.place().fixed.add(name)
-	}
+	in.expect(in.path, name)
 	if _, given := in.body.member(name); given {
 		in.wrong(name, "immutable", "This can't be changed.")
 	}

@@ -156,11 +156,11 @@ type limitReached struct {
 
 // A problem is why a request was refused (RFC 9457).
 type problem struct {
-	Type      string       `json:"type" is:"uri"`                 // An address that explains the code.
-	Title     string       `json:"title"`                         // The code for people.
-	Status    int          `json:"status" least:"400" most:"599"` // The HTTP status.
-	Detail    string       `json:"detail"`                        // What happened, for people.
-	Code      problemName  `json:"code"`                          // What programs read.
+	Type   string      `json:"type" is:"uri"`                 // An address that explains the code.
+	Title  string      `json:"title"`                         // The code for people.
+	Status int         `json:"status" least:"400" most:"599"` // The HTTP status.
+	Detail string      `json:"detail"`                        // What happened, for people.
+	Code   problemName `json:"code"`                          // What programs read.
 
 	// Also in `X-Request-Id` and, with a 500, in the log.
 	RequestID string `json:"request_id" is:"req"`
