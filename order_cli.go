@@ -249,7 +249,7 @@ func confirmRefund(e *env, body map[string]any) error {
 		return err
 	}
 	in := newInput(&asked, nil, nil)
-	in.refuseUnknown()
+	in.known, in.strict = knownOf(func(in *input) { readRefund(in) }), true
 	w := readRefund(in)
 	if err := in.err(); err != nil {
 		return err
