@@ -30,15 +30,11 @@ type orderPages struct {
 // orderPageWing makes the routes of the pages of orders.
 func orderPageWing(s *server, p *payments) wing {
 	a := &orderPages{s, p}
-	routes := []route{
-		{pattern: "GET /pay/{order}", run: a.showPay},
-		{pattern: "POST /pay/{order}", run: a.pay},
-		{pattern: "GET /pay/{order}/return", run: a.showReturn},
-	}
-	for i := range routes {
-		routes[i].free, routes[i].page = true, "order" // find applies the rate limits instead
-	}
-	return wing{routes: routes, refusals: map[string]refusalForm{"order": a.refused}}
+	return wing{refusals: map[string]refusalForm{"order": a.refused}, routes: []route{ // find applies the rate limits
+		{pattern: "GET /pay/{order}", page: "order", free: true, run: a.showPay},
+		{pattern: "POST /pay/{order}", page: "order", free: true, run: a.pay},
+		{pattern: "GET /pay/{order}/return", page: "order", free: true, run: a.showReturn},
+	}}
 }
 
 // An orderLink names an order by its id and the key in its pay_url.
