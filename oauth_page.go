@@ -28,7 +28,8 @@ func oauthPageWing(s *server) wing {
 			run: s.takeConsent},
 		{pattern: "GET /oauth/signin", page: "signin", free: true, origin: originOwn, address: "oauth page",
 			run: s.askCode},
-		{pattern: "POST /oauth/signin", page: "signin", free: true, origin: originOwn, run: s.takeCode}, // which limits it
+		{pattern: "POST /oauth/signin", page: "signin", free: true, origin: originOwn,
+			run: s.takeCode}, // which limits it
 		{pattern: "POST /oauth/signout", page: "signin", free: true, origin: originOwn, address: "oauth page",
 			run: s.signOut},
 		{pattern: "GET /oauth/connected", page: "signin", free: true, origin: originOwn, address: "oauth page",
