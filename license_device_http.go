@@ -469,7 +469,12 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call) (any, error) {
 }
 
 func (s *server) listDevices(ctx context.Context, c *call) (any, error) {
-	l, page, err := s.admitLicensePath(ctx, c)
+	page := c.in.page("dev")
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.store.license(of, c.id())
 	if err != nil {
 		return nil, err
 	}
@@ -478,7 +483,11 @@ func (s *server) listDevices(ctx context.Context, c *call) (any, error) {
 
 // releaseDevice releases the device's seat. A device that holds none is left as it is.
 func (s *server) releaseDevice(ctx context.Context, c *call) (any, error) {
-	l, _, err := s.admitLicensePath(ctx, c)
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.store.license(of, c.id())
 	if err != nil {
 		return nil, err
 	}

@@ -220,20 +220,12 @@ func (s *server) listLicenses(ctx context.Context, c *call) (any, error) {
 	return showPage(found, func(l *license) licenseDetail { return newLicenseDetail(l, now) }), err
 }
 
-// admitLicensePath is admitOwner for calls whose path names a licence, which it returns, with the page of its devices
-// that is asked for. All of them take the parameters of a page, as in earlier versions. Errors: also license_not_found.
-func (s *server) admitLicensePath(ctx context.Context, c *call) (*license, pageQuery, error) {
-	page := c.in.page("dev")
+func (s *server) showLicense(ctx context.Context, c *call) (any, error) {
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
-		return nil, page, err
+		return nil, err
 	}
 	l, err := s.store.license(of, c.id())
-	return l, page, err
-}
-
-func (s *server) showLicense(ctx context.Context, c *call) (any, error) {
-	l, _, err := s.admitLicensePath(ctx, c)
 	if err != nil {
 		return nil, err
 	}
