@@ -37,13 +37,21 @@ func TestOpenAPI_isMadeOfTheProgram(t *testing.T) {
 
 // schemaNames are the names of schemas that are not those of their Go types, since a release has them.
 var schemaNames = map[string]string{
-	"licenseBasis": "ExpiryBasis",
-	"problemName":  "ProblemCode",
+	"licenseBasis":  "ExpiryBasis",
+	"problemName":   "ProblemCode",
+	"licenseDetail": "License",
 }
 
-// requestNames are the names of the schemas of requests that are no struct of their own, by operation.
+// requestNames are the names of the schemas of requests that are no struct of their own, by operation, and of objects
+// within requests, by operation and member: "createOrder lines/*" is for the elements of lines.
 var requestNames = map[string]string{
-	"updatePlan": "PlanTerms",
+	"updatePlan":        "PlanTerms",
+	"updateLicense":     "LicenseTerms",
+	"activateLicense":   "ActivationRequest",
+	"verifyLicense":     "VerificationRequest",
+	"deactivateLicense": "DeactivationRequest",
+
+	"activateLicense device": "DeviceInfo",
 }
 
 // An openapiMaker makes the document.
@@ -456,7 +464,8 @@ func (m *openapiMaker) addText(s *jsonValue, r *readingAt) *jsonValue {
 	if least := max(c.least, map[bool]int{true: 1}[bool(r.need) && c.pattern == "" && !r.lines]); least > 0 {
 		s.set("minLength", jsonNumberOf(least))
 	}
-	if most := cmp.Or(c.most, r.high); most > 0 {
+	saysMost := c.most == 0 && strings.HasSuffix(c.pattern, "}$")
+	if most := cmp.Or(c.most, r.high); most > 0 && !saysMost {
 		s.set("maxLength", jsonNumberOf(most))
 	}
 	return s
@@ -508,6 +517,7 @@ func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jso
 	if name == "" {
 		m.t.Errorf("the request of %s has no name: give it a type, or a line in requestNames", id)
 	}
+	m.nameParts(id, schema)
 	m.addSchema(name, schema)
 	media := jsonObjectOf("schema", refTo("schemas", name))
 	if examples := m.examples.at(id, "request"); len(examples.members) > 0 {
@@ -518,6 +528,30 @@ func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jso
 		content.set("text/plain", media)
 	}
 	return jsonObjectOf("required", !rt.noBody, "content", content)
+}
+
+// nameParts gives objects within a request the schemas that requestNames names.
+func (m *openapiMaker) nameParts(id string, schema *jsonValue) {
+	for _, key := range slices.Backward(slices.Sorted(maps.Keys(requestNames))) { // what is within others first
+		path, of := strings.CutPrefix(key, id+" ")
+		if !of {
+			continue
+		}
+		part := schema
+		for _, segment := range strings.Split(path, "/") {
+			if segment == "*" {
+				part = part.at("items")
+			} else {
+				part = part.at("properties", segment)
+			}
+		}
+		if part.kind != jsonObject {
+			m.t.Errorf("the request of %s has no %s", id, path)
+		}
+		whole := *part
+		m.addSchema(requestNames[key], &whole)
+		*part = *refTo("schemas", requestNames[key])
+	}
 }
 
 // addSchema adds a schema, which must be the same wherever it is used.
@@ -668,6 +702,9 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 	case reflect.String:
 		return answerText(of.Get("is"))
 	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 { // which marshals itself
+			return answerText(of.Get("is"))
+		}
 		s := jsonObjectOf("type", "array", "items", m.answerSchema(t.Elem(), of))
 		if most := of.Get("most"); most != "" {
 			s.set("maxItems", &jsonValue{kind: jsonNumber, text: most})
@@ -879,7 +916,8 @@ func (m *openapiMaker) saysOfAnswer(rt *route) string {
 		return "A page of the list."
 	}
 	says := m.src.types[t.Name()]
-	if rt.answers != "" && t.Kind() != reflect.Struct || says == "" || t == reflect.TypeFor[noMembers]() {
+	if rt.answers != "" && t.Kind() != reflect.Struct || says == "" || t == reflect.TypeFor[noMembers]() ||
+		t == reflect.TypeFor[reply]() {
 		return "It is done."
 	}
 	first, _, _ := strings.Cut(says, ". ")

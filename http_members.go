@@ -136,6 +136,13 @@ func (in *input) wrong(name, code, detail string) {
 	*in.errs = append(*in.errs, fieldError{Pointer: in.pointer + "/" + name, Code: code, Detail: detail})
 }
 
+// excuse takes back that members of the body are missing.
+func (in *input) excuse(names ...string) {
+	*in.errs = slices.DeleteFunc(*in.errs, func(f fieldError) bool {
+		return f.Code == "required" && slices.Contains(names, strings.TrimPrefix(f.Pointer, "#/"))
+	})
+}
+
 // wrongParameter records an error of a parameter of the query.
 func (in *input) wrongParameter(name, code, detail string) {
 	*in.errs = append(*in.errs, fieldError{Parameter: name, Code: code, Detail: detail})
@@ -618,7 +625,7 @@ func (in *input) noteMember(m member, isNew bool) {
 	_, isText := m.at.(*string)
 	in.readMember(m)
 	in.note(reading{path: in.path, name: m.name, asked: !isNew || !m.needed,
-		nullable: m.isNullable() || isNew && isText && !m.needed, need: need(isNew && m.needed)})
+		nullable: m.isNullable() || isNew && isText && !m.needed && m.check.of != nil, need: need(isNew && m.needed)})
 }
 
 // refuseChange records an error of a member that can't be changed, if it is there.

@@ -27,30 +27,41 @@ func deviceNoun() noun {
 	}
 }
 
-// The states of a device.
+// Whether a device holds a seat. `active`: it does. `blocked`: it may not come back until the operator releases it.
+type deviceState string
+
 const (
 	deviceActive   = "active"
 	deviceReleased = "released"
 	deviceBlocked  = "blocked"
 )
 
-// A device is one machine that was activated on a licence. Its JSON is for the account that owns the licence, for
-// operators, and for the other devices of a full licence.
-type device struct {
-	ID          string     `json:"id"`
-	Name        *string    `json:"name"`
-	State       string     `json:"state"`
-	Platform    *string    `json:"platform"`
-	AppVersion  *string    `json:"app_version"`
-	Fingerprint maskedHash `json:"fingerprint"`
-	ActivatedAt stamp      `json:"activated_at"`
-	LastSeenAt  stamp      `json:"last_seen_at"`
-	ReleasedAt  stamp      `json:"released_at"`
-	ReleasedBy  *string    `json:"released_by"`
-	CloneAt     stamp      `json:"clone_suspected_at"` // when it last presented an older lease than before
+var deviceStates = declareWords[deviceState](deviceActive, deviceReleased, deviceBlocked)
 
-	// The latest end of its offline leases, which nobody can recall: until then only a portal or an operator
-	// frees its seat. It never moves back.
+// A device is one machine that was activated on a licence, as the account that owns the licence sees it, and as the
+// other devices of a full licence do.
+type device struct {
+	ID         string      `json:"id" is:"dev"` // The id of the device.
+	Name       *string     `json:"name"`        // Its name, or null: none was given.
+	State      deviceState `json:"state"`       // Whether it holds a seat.
+	Platform   *string     `json:"platform"`    // Its platform, as the application says, or null: it does not.
+	AppVersion *string     `json:"app_version"` // The application's version, or null: it does not say.
+
+	// The first 8 hexadecimal digits of the fingerprint's SHA-256.
+	Fingerprint maskedHash `json:"fingerprint" is:"^[0-9a-f]{8}$"`
+
+	ActivatedAt stamp `json:"activated_at"` // When it took its seat last.
+	LastSeenAt  stamp `json:"last_seen_at"` // When it was seen last, to the minute.
+	ReleasedAt  stamp `json:"released_at"`  // When its seat was given back, or null: it holds one.
+
+	// Who gave its seat back, or null: nobody has.
+	ReleasedBy *string `json:"released_by" is:"=device|replacement|portal|operator|lease"`
+
+	// When it last presented an older lease than before, or null: never.
+	CloneAt stamp `json:"clone_suspected_at"`
+
+	// The latest end of its offline leases, which nobody can recall and which never moves back: until then only a
+	// portal or the operator frees its seat. Or null: it was given none.
 	OfflineUntil stamp `json:"offline_until"`
 
 	OfflineKid     string `json:"-"` // of the key that signed that lease
@@ -142,7 +153,8 @@ var (
 	eventDeviceLeasedOffline  = deviceEvents.add("device.leased_offline")
 )
 
-// A deviceRequest is what a device sends to activate, verify or deactivate.
+// A deviceRequest is what a device sends to activate, verify or deactivate. What it names is read by its reader, token
+// and licenseOnly are set once its call is known.
 type deviceRequest struct {
 	keyHash     *[32]byte // SHA-256 of the licence key; nil: the token names the licence, or the key is malformed
 	malformed   bool      // no key has the form of the one that was sent
@@ -547,11 +559,11 @@ func recordSeen(t *tx, keys *keyring, r *deviceRequest) (f finding, err error) {
 	return f, nil
 }
 
-// A deviceState is a device as shown to itself.
-type deviceState struct {
-	ID    string  `json:"id"`
-	Name  *string `json:"name"`
-	State string  `json:"state"`
+// A device as it sees itself.
+type deviceSummary struct {
+	ID    string      `json:"id" is:"dev"` // The id of the device.
+	Name  *string     `json:"name"`        // Its name, or null: none was given.
+	State deviceState `json:"state"`       // Whether it holds a seat.
 }
 
 // fingerprintHash returns the SHA-256 of a device's fingerprint, which is all that the database keeps of it.

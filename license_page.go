@@ -41,7 +41,7 @@ func readCarried(text string) (*deviceRequest, error) {
 		return nil, &refusal{code: codeMalformedJSON}
 	}
 	in := newInput(&body, nil, nil)
-	return readActivation(in, true), in.err()
+	return readSeatRequest(in, true), in.err()
 }
 
 // askRequest answers with the empty form.

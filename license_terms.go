@@ -29,17 +29,15 @@ type terms struct {
 
 	MaxDevices *int `json:"max_devices" least:"1"` // The number of seats, or null: no limit.
 
-	// How many fingerprints may count beside the seats, or null: no limit.
+	// How many fingerprints may count beside the seats, or null: no limit. By default as many as seats, at least 2.
 	MaxTransfers *int `json:"max_transfers"`
 
 	GraceDays    int          `json:"grace_days"`              // Days after the end in which devices go on.
-	DurationDays *int         `json:"duration_days" least:"1"` // How long it runs, or null: without end.
+	DurationDays *int         `json:"duration_days" least:"1"` // Days that it runs and a renewal adds, or null: none.
 	ExpiryBasis  licenseBasis `json:"expiry_basis"`            // From when `duration_days` counts.
 
-	// How long a device may work offline; if it is left out 336, of the kind `floating` 8.
-	LeaseHours int `json:"lease_hours" least:"1"`
-
-	OfflineDays int `json:"offline_days"` // How many days an offline lease lasts; 0: there are none.
+	LeaseHours  int `json:"lease_hours" least:"1"` // How long a device may work offline.
+	OfflineDays int `json:"offline_days"`          // How many days an offline lease lasts; 0: there are none.
 
 	// Codes of what it includes, none twice, 1200 bytes as JSON in all.
 	Entitlements codeList `json:"entitlements"`
@@ -61,9 +59,10 @@ func (s *terms) members() []member {
 		{name: "max_transfers", at: &s.MaxTransfers, high: maxCount},
 		{name: "grace_days", at: &s.GraceDays, hasDefault: true, high: maxGraceDays},
 		{name: "duration_days", at: &s.DurationDays, low: 1, high: maxDurationDays},
-		{name: "expiry_basis", at: (*string)(&s.ExpiryBasis), atFirst: true, high: maxNameLength,
-			check: checkBasis},
-		{name: "lease_hours", at: &s.LeaseHours, hasDefault: true, low: 1, high: maxLeaseHours},
+		{name: "expiry_basis", // From when `duration_days` counts; `issue` if it is left out.
+			at: (*string)(&s.ExpiryBasis), atFirst: true, high: maxNameLength, check: checkBasis},
+		{name: "lease_hours", // How long a device may work offline. By default and with null 336, floating 8.
+			at: &s.LeaseHours, hasDefault: true, low: 1, high: maxLeaseHours},
 		{name: "offline_days", at: &s.OfflineDays, hasDefault: true, high: maxOfflineDays},
 		{name: "entitlements", at: &s.Entitlements, high: maxCodes, each: maxCodeLength,
 			check: textCheck{pattern: codePattern}, checkList: checkCodes},
@@ -73,8 +72,9 @@ func (s *terms) members() []member {
 // members are what callers set of a licence.
 func (l *license) members() []member {
 	return append(l.terms.members(),
-		member{name: "plan", at: &l.Plan, high: maxNameLength},
-		member{name: "plan_id", at: &l.PlanID, atFirst: true, high: maxNameLength, check: checkPlanID},
+		member{name: "plan", at: &l.Plan, high: maxNameLength}, // A label: how it was sold.
+		member{name: "plan_id", // The account's plan whose terms it gets; those that the request names go before.
+			at: &l.PlanID, atFirst: true, high: maxNameLength, check: checkPlanID},
 		member{name: "reference", at: &l.Reference, atFirst: true, high: maxReference},
 		member{name: "customer", at: &l.Customer, high: maxCustomer, private: true},
 		member{name: "starts_at", at: &l.StartsAt},
@@ -152,9 +152,9 @@ func (s *terms) fitTransfers(before *terms) {
 	}
 }
 
-// newLicense returns a licence of an account at now with the terms of a plan, unless p is nil, and what a caller sets
+// draftLicense returns a licence of an account at now with the terms of a plan, unless p is nil, and what a caller sets
 // beside them. Errors: validation_failed.
-func newLicense(p *plan, accountID string, set change, now stamp) (*license, error) {
+func draftLicense(p *plan, accountID string, set change, now stamp) (*license, error) {
 	l := &license{AccountID: accountID}
 	if p != nil {
 		l.terms, l.Plan = p.terms, &p.Name
@@ -191,7 +191,7 @@ func sellLicense(t *tx, accountID string, set change, actor string) (l *license,
 			return nil, "", err
 		}
 	}
-	if l, err = newLicense(p, accountID, set, t.now); err != nil {
+	if l, err = draftLicense(p, accountID, set, t.now); err != nil {
 		return nil, "", err
 	}
 	if err := t.openAccount(accountID); err != nil {
