@@ -38,11 +38,15 @@ func TestOpenAPI_isMadeOfTheProgram(t *testing.T) {
 // schemaNames are the names of schemas that are not those of their Go types, since a release has them.
 var schemaNames = map[string]string{
 	"licenseBasis": "ExpiryBasis",
+	"erasedLeads":  "Erased",
+
+	"webhookReplay": "Replay",
 }
 
 // requestNames are the names of the schemas of requests that are no struct of their own, by operation.
 var requestNames = map[string]string{
-	"updatePlan": "PlanTerms",
+	"updatePlan":    "PlanTerms",
+	"updateWebhook": "WebhookChange",
 }
 
 // An openapiMaker makes the document.
@@ -52,9 +56,10 @@ type openapiMaker struct {
 	hand     *jsonValue
 	examples *jsonValue
 	problems map[string]*problemCode
-	schemas  map[string]*jsonValue // by name
-	shared   map[reflect.Type]bool // struct types that have a schema of their own
-	shown    map[string]*jsonValue // parameters and responses that several operations share, by name
+	words    map[reflect.Type][]string // of types that a list elsewhere has the words of
+	schemas  map[string]*jsonValue     // by name
+	shared   map[reflect.Type]bool     // struct types that have a schema of their own
+	shown    map[string]*jsonValue     // parameters and responses that several operations share, by name
 }
 
 // makeOpenAPI returns the text of the document.
@@ -66,10 +71,12 @@ func makeOpenAPI(t testing.TB) string {
 	}
 	m := &openapiMaker{t: t, src: goComments(), hand: read("testdata/openapi-hand.json"),
 		examples: read("testdata/openapi-examples.json"), problems: map[string]*problemCode{},
-		schemas: map[string]*jsonValue{}, shared: map[reflect.Type]bool{}, shown: map[string]*jsonValue{}}
+		words: map[reflect.Type][]string{}, schemas: map[string]*jsonValue{}, shared: map[reflect.Type]bool{}, shown: map[string]*jsonValue{}}
 	for _, c := range problemsOf(nouns()) {
 		m.problems[c.name] = c
 	}
+	m.words[reflect.TypeFor[eventType]()] = asTexts(eventTypesOf(nouns()))
+	m.words[reflect.TypeFor[webhookType]()] = asTexts(subscribable(nouns()))
 	routes := allRoutes()
 	for i := range routes {
 		if rt := &routes[i]; rt.endpoint.run != nil {
@@ -272,7 +279,7 @@ type readingAt struct {
 
 // readingMethods are the methods of an input that read one member: the comment of a reading is where they are called.
 var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "number", "numberOf",
-	"timestamp", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember",
+	"someTexts", "timestamp", "timestampOf", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember",
 	"list", "anyObject", "has", "given", "refuseChange", "fields"}
 
 // describe runs the reader of a route, and puts together what it would read.
@@ -375,8 +382,8 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 		}
 		s.set("maxItems", jsonNumberOf(r.high))
 		if r.each > 0 {
-			s.set("items", m.addText(jsonObjectOf("type", "string"),
-				&readingAt{reading: reading{need: true, high: r.each, check: r.check}}))
+			s.set("items", cmp.Or(m.refToWords(r.check), m.addText(jsonObjectOf("type", "string"),
+				&readingAt{reading: reading{need: true, high: r.each, check: r.check}})))
 		}
 	case jsonObject:
 		switch {
@@ -395,6 +402,16 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 		}
 	}
 	return s
+}
+
+// refToWords refers to the type of m.words whose words are the only ones that pass; nil: there is none.
+func (m *openapiMaker) refToWords(c textCheck) *jsonValue {
+	for t, words := range m.words {
+		if slices.Equal(words, c.words) {
+			return m.answerSchema(t, "")
+		}
+	}
+	return nil
 }
 
 // addText adds what a text may be to its schema, and returns that.
@@ -432,7 +449,7 @@ func (m *openapiMaker) parameter(rt *route, r *readingAt) *jsonValue {
 	if m.hand.at("components", "parameters", r.name).kind == jsonObject {
 		return refTo("parameters", r.name)
 	}
-	s := m.readSchema(r)
+	s := cmp.Or(m.refToWords(r.check), m.readSchema(r))
 	if n := r.check.numbers; n != [2]int{} {
 		s = jsonObjectOf("type", "integer", "format", "int64", "minimum", n[0], "maximum", n[1])
 	}
@@ -590,15 +607,19 @@ func (m *openapiMaker) share(t reflect.Type, embedded bool) {
 func isTextType(t reflect.Type) bool { return t == reflect.TypeFor[stamp]() }
 
 // answerSchema returns the schema of a type of Go in an answer. of says what its member's tag has: is, a format or the
-// prefix of an id, ^ and a pattern, or = and the only value; least and most, of a number, or most of a list.
+// prefix of an id, ^ and a pattern, = and the only value, a type of m.words, or texts, of an object of any; least and most, of a number, or most of a list.
 func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonValue {
 	if t == reflect.TypeFor[stamp]() {
 		return jsonObjectOf("type", "string", "format", "date-time")
 	}
 	if t == reflect.TypeFor[jsonText]() || t.String() == "json.RawMessage" {
-		return jsonObjectOf("type", "object", "additionalProperties", true)
+		s := jsonObjectOf("type", "object", "additionalProperties", true)
+		if of.Get("is") == "texts" {
+			s.set("additionalProperties", jsonObjectOf("type", "string"))
+		}
+		return s
 	}
-	if words := declaredWords[t]; words != nil {
+	if words := append(m.words[t], declaredWords[t]...); words != nil {
 		m.addSchema(m.nameOf(t), jsonObjectOf("type", "string", "enum", jsonTexts(words...),
 			"description", m.src.types[t.Name()]))
 		return refTo("schemas", m.nameOf(t))
@@ -624,6 +645,11 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 	case reflect.Float64:
 		return jsonObjectOf("type", "number")
 	case reflect.String:
+		for words := range m.words {
+			if words.Name() == of.Get("is") {
+				return m.answerSchema(words, "")
+			}
+		}
 		return answerText(of.Get("is"))
 	case reflect.Slice:
 		s := jsonObjectOf("type", "array", "items", m.answerSchema(t.Elem(), of))
@@ -837,7 +863,8 @@ func (m *openapiMaker) saysOfAnswer(rt *route) string {
 		return "A page of the list."
 	}
 	says := m.src.types[t.Name()]
-	if rt.answers != "" && t.Kind() != reflect.Struct || says == "" || t == reflect.TypeFor[noMembers]() {
+	plain := rt.answers != "" && t.Kind() != reflect.Struct || t == reflect.TypeFor[reply]()
+	if plain || says == "" || t == reflect.TypeFor[noMembers]() {
 		return "It is done."
 	}
 	first, _, _ := strings.Cut(says, ". ")

@@ -281,6 +281,14 @@ func (in *input) texts(name string, count, max int, check textCheck) []string {
 	return all
 }
 
+// someTexts is texts for a required array of at least one string.
+func (in *input) someTexts(name string, count, max int, check textCheck) []string {
+	if in.array(reading{name: name, each: max, check: check}, count) == nil {
+		return nil
+	}
+	return in.texts(name, count, max, check)
+}
+
 // number reads an optional whole number from low to high. It returns nil if the member is
 // absent or wrong. As in JSON Schema, 3.0 and 3e0 are the whole number 3.
 func (in *input) number(name string, low, high int) *int {
@@ -303,14 +311,17 @@ func (in *input) numberOf(r reading) *int {
 
 // timestamp reads an optional RFC 3339 time. It returns the zero stamp if the member is
 // absent or wrong.
-func (in *input) timestamp(name string) stamp {
-	v := in.member(reading{name: name, kind: jsonString, format: "date-time"})
+func (in *input) timestamp(name string) stamp { return in.timestampOf(reading{name: name}) }
+
+func (in *input) timestampOf(r reading) stamp {
+	r.kind, r.format = jsonString, "date-time"
+	v := in.member(r)
 	if v == nil {
 		return stamp{}
 	}
 	t, ok := parseStamp(v.text)
 	if !ok {
-		in.wrong(name, "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z.")
+		in.wrong(r.name, "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z.")
 	}
 	return t
 }

@@ -127,7 +127,7 @@ type webhookRow struct {
 // webhookPages reads the webhooks that the options of webhook list leave.
 func webhookPages(e *env, q *queries) (rowPages, error) {
 	state := e.str("state")
-	if state != "" && !slices.Contains([]string{webhookPending, webhookEnabled, webhookDisabled}, state) {
+	if state != "" && !slices.Contains(asTexts(webhookStates), state) {
 		return nil, usageError(fmt.Sprintf("-state must be pending, enabled or disabled, not %q", printable(state)))
 	}
 	o, err := e.filterAccount()
@@ -139,10 +139,10 @@ func webhookPages(e *env, q *queries) (rowPages, error) {
 		page, err := q.webhooks(o, before, limit)
 		for _, w := range page.rows {
 			fails := !w.FailingSince.IsZero() || w.Reason != nil && *w.Reason != disabledByOwner
-			if state != "" && w.State != state || e.on("failing") && !fails {
+			if state != "" && string(w.State) != state || e.on("failing") && !fails {
 				continue
 			}
-			row := webhookRow{ID: w.ID, State: w.State, Reason: w.Reason, FailingSince: w.FailingSince, Host: w.host(),
+			row := webhookRow{ID: w.ID, State: string(w.State), Reason: (*string)(w.Reason), FailingSince: w.FailingSince, Host: w.host(),
 				Types: w.Types, Description: w.Description, AccountID: w.AccountID}
 			if i := slices.IndexFunc(backlogs, func(b webhookBacklog) bool { return b.webhookID == w.ID }); i >= 0 {
 				row.Waiting, row.LastSuccess = backlogs[i].waiting+backlogs[i].retried, backlogs[i].accepted
