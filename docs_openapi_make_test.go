@@ -38,9 +38,14 @@ func TestOpenAPI_isMadeOfTheProgram(t *testing.T) {
 // schemaNames are the names of schemas that are not those of their Go types, since a release has them.
 var schemaNames = map[string]string{
 	"licenseBasis": "ExpiryBasis",
+	"accountView":  "Account",
+	"captureTime":  "CaptureOn",
 	"erasedLeads":  "Erased",
+	"healthReport": "Health",
+	"healthProbe":  "HealthCheck",
 
 	"webhookReplay": "Replay",
+	"statsInterval": "Interval",
 }
 
 // requestNames are the names of the schemas of requests that are no struct of their own, by operation.
@@ -71,7 +76,8 @@ func makeOpenAPI(t testing.TB) string {
 	}
 	m := &openapiMaker{t: t, src: goComments(), hand: read("testdata/openapi-hand.json"),
 		examples: read("testdata/openapi-examples.json"), problems: map[string]*problemCode{},
-		words: map[reflect.Type][]string{}, schemas: map[string]*jsonValue{}, shared: map[reflect.Type]bool{}, shown: map[string]*jsonValue{}}
+		words: map[reflect.Type][]string{}, schemas: map[string]*jsonValue{}, shared: map[reflect.Type]bool{},
+		shown: map[string]*jsonValue{}}
 	for _, c := range problemsOf(nouns()) {
 		m.problems[c.name] = c
 	}
@@ -80,7 +86,9 @@ func makeOpenAPI(t testing.TB) string {
 	routes := allRoutes()
 	for i := range routes {
 		if rt := &routes[i]; rt.endpoint.run != nil {
-			m.share(rt.endpoint.answer, false)
+			for _, t := range append(rt.endpoint.others, rt.endpoint.answer) {
+				m.share(t, false)
+			}
 		}
 	}
 	paths := slices.Clone(m.hand.at("paths").members)
@@ -183,7 +191,7 @@ func (m *openapiMaker) operation(rt *route) *jsonValue {
 	}
 	if !rt.free {
 		limit := jsonObjectOf("bucket", cmp.Or(rt.bucket, bucketAccount))
-		if rate := m.hand.at("x-address-rates", rt.address); rt.address != "" && rate.kind == jsonNumber {
+		if rate := m.hand.at("x-address-rates", cmp.Or(rt.address, rt.ownAddress)); rate.kind == jsonNumber {
 			limit.set("address", rate)
 		}
 		op.set("x-rate-limit", limit)
@@ -201,7 +209,7 @@ func (m *openapiMaker) operation(rt *route) *jsonValue {
 			parameters = append(parameters, refTo("parameters", header.name))
 		}
 	}
-	if strings.Contains(rt.answers, "tagged") {
+	if isTagged(rt) {
 		parameters = append(parameters, refTo("parameters", "If-None-Match"))
 	}
 	if len(parameters) > 0 {
@@ -279,7 +287,8 @@ type readingAt struct {
 
 // readingMethods are the methods of an input that read one member: the comment of a reading is where they are called.
 var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "number", "numberOf",
-	"someTexts", "timestamp", "timestampOf", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember",
+	"someTexts", "timestamp", "timestampOf", "parameter",
+	"moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember",
 	"list", "anyObject", "has", "given", "refuseChange", "fields"}
 
 // describe runs the reader of a route, and puts together what it would read.
@@ -606,8 +615,9 @@ func (m *openapiMaker) share(t reflect.Type, embedded bool) {
 // isTextType reports whether a struct type is a text in JSON.
 func isTextType(t reflect.Type) bool { return t == reflect.TypeFor[stamp]() }
 
-// answerSchema returns the schema of a type of Go in an answer. of says what its member's tag has: is, a format or the
-// prefix of an id, ^ and a pattern, = and the only value, a type of m.words, or texts, of an object of any; least and most, of a number, or most of a list.
+// answerSchema returns the schema of a type of Go in an answer. of says what its member's tag has: is, a format or
+// the prefix of an id, ^ and a pattern, = and the only value, a type of m.words, or texts, of an object of any; least
+// and most, of a number, or most of a list.
 func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonValue {
 	if t == reflect.TypeFor[stamp]() {
 		return jsonObjectOf("type", "string", "format", "date-time")
@@ -797,25 +807,16 @@ func (m *openapiMaker) answerMember(f reflect.StructField, of, member string) *j
 func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 	all := map[string]*jsonValue{}
 	status, kind := m.success(rt)
-	ok := jsonObjectOf("description", m.saysOfAnswer(rt))
-	ok.set("headers", m.headers(rt, status, nil))
-	if kind != "" {
-		s := jsonObjectOf("type", "string")
-		if strings.HasSuffix(kind, "json") {
-			s = m.answerSchema(rt.endpoint.answer, "")
-		}
-		media := jsonObjectOf("schema", s)
-		if examples := m.examples.at(id, status); len(examples.members) > 0 {
-			media.set("examples", examples)
-		} else {
-			m.t.Errorf("there is no example of an answer of %s", id)
-		}
-		ok.set("content", jsonObjectOf(kind, media))
-	}
-	all[status] = ok
-	if strings.Contains(rt.answers, "tagged") {
+	all[status] = jsonObjectOf("description", m.saysOfAnswer(rt))
+	all[status].set("headers", m.headers(rt, status, nil))
+	m.addContent(all[status], rt, id, status, kind)
+	if isTagged(rt) {
 		all["304"] = jsonObjectOf("description", "The answer that the caller has is current.",
 			"headers", m.headers(rt, "304", nil))
+	}
+	if strings.HasPrefix(rt.answers, "200 503 ") {
+		all["503"] = jsonObjectOf("description", m.saysOfAnswer(rt), "x-headers", m.headers(rt, status, nil))
+		m.addContent(all["503"], rt, id, "503", kind)
 	}
 	codes := map[string][]string{}
 	for _, name := range m.refusalsOf(rt) {
@@ -824,7 +825,9 @@ func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 			m.t.Errorf("%s refuses with %s, which is no problem", rt.pattern, name)
 			continue
 		}
-		codes[strconv.Itoa(c.status)] = append(codes[strconv.Itoa(c.status)], name)
+		if of := strconv.Itoa(c.status); all[of] == nil {
+			codes[of] = append(codes[of], name)
+		}
 	}
 	for status, names := range codes {
 		all[status] = m.refusal(rt, id, status, names)
@@ -834,6 +837,35 @@ func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 		out.set(status, all[status])
 	}
 	return out
+}
+
+// isTagged reports whether a route's answers have an ETag.
+func isTagged(rt *route) bool {
+	return strings.Contains(rt.answers, "tagged") || strings.Contains(rt.answers, "static")
+}
+
+// addContent adds to a response what a route answers, of a kind; "": nothing.
+func (m *openapiMaker) addContent(to *jsonValue, rt *route, id, status, kind string) {
+	if kind != "" {
+		s := jsonObjectOf("type", "string")
+		if strings.HasSuffix(kind, "json") {
+			s = m.answerSchema(rt.endpoint.answer, "")
+		}
+		if others := rt.endpoint.others; others != nil {
+			either := []*jsonValue{s}
+			for _, t := range others {
+				either = append(either, m.answerSchema(t, ""))
+			}
+			s = jsonObjectOf("oneOf", jsonListOf(either...))
+		}
+		media := jsonObjectOf("schema", s)
+		if examples := m.examples.at(id, status); len(examples.members) > 0 {
+			media.set("examples", examples)
+		} else {
+			m.t.Errorf("there is no example of an answer of %s", id)
+		}
+		to.set("content", jsonObjectOf(kind, media))
+	}
 }
 
 // success returns the status of a route's answer, and its type; "": none.
@@ -894,7 +926,8 @@ func (m *openapiMaker) refusalsOf(rt *route) []string {
 	add(!rt.noQuery, "validation_failed")
 	add(rt.creates, "idempotency_key_reused")
 	add(!rt.free || rt.address != "", "rate_limited")
-	add(true, "internal", "row_unreadable", "busy", "storage_full", "storage_unavailable")
+	add(true, "internal", "row_unreadable")
+	add(!strings.Contains(rt.answers, "static"), "busy", "storage_full", "storage_unavailable")
 	slices.SortStableFunc(all, func(a, b string) int { return 0 })
 	return slices.Compact(all)
 }
@@ -962,6 +995,12 @@ func (m *openapiMaker) problemExample(c *problemCode, rt *route) *jsonValue {
 	return jsonObjectOf("value", value)
 }
 
+// pictureHeaders are headers of an answer that is a picture, which browsers may open as a page.
+var pictureHeaders = map[string]string{
+	"Content-Security-Policy":      "Allows the style of the picture and nothing else.",
+	"Cross-Origin-Resource-Policy": "`cross-origin`: every page may show it.",
+}
+
 // headers describes the headers of a response. Those of problems are x-headers: oapi-codegen makes a type of the
 // headers of each status of each operation.
 func (m *openapiMaker) headers(rt *route, status string, codes []string) *jsonValue {
@@ -989,6 +1028,12 @@ func (m *openapiMaker) headers(rt *route, status string, codes []string) *jsonVa
 	add(status == "415", "Accept")
 	early := slices.Contains([]string{"400", "401", "413", "415"}, status)
 	add((!rt.free || !success) && !early, "RateLimit", "RateLimit-Policy")
-	add(success && strings.Contains(rt.answers, "tagged"), "Cache-Control", "ETag")
+	add(success && isTagged(rt), "Cache-Control", "ETag")
+	add(success && rt.open, "Access-Control-Allow-Origin")
+	if success && status[0] == '2' && strings.Contains(rt.answers, "image/") {
+		for _, name := range slices.Sorted(maps.Keys(pictureHeaders)) {
+			all.set(name, jsonObjectOf("description", pictureHeaders[name], "schema", jsonObjectOf("type", "string")))
+		}
+	}
 	return all
 }

@@ -519,9 +519,15 @@ func (in *input) pageOf(valid func(cursor string) bool) pageQuery {
 	return p
 }
 
+// ofCommand reports whether a command of the operator asks. What is read only then, others can't send.
+func (in *input) ofCommand() bool {
+	return in.note != nil || in.caller != nil && in.caller.command != ""
+}
+
 // isNull reports whether a member is present and null.
 func (in *input) isNull(name string) bool {
 	if in.note != nil {
+		in.note(reading{path: in.path, name: name, nullable: true})
 		return false
 	}
 	v, ok := in.find(name)

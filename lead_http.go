@@ -70,11 +70,11 @@ type leadReceipt struct {
 
 // Send a lead.
 //
-// Keeps what a form of a site sent: an answer of 200 means that it is on disk. A request from a browser needs a listed
-// `Origin`, and the lead belongs to that origin's account; one without an `Origin` is no browser's, and its lead belongs
-// to the main account. With a token that has `leads:write` the lead belongs to the token's account, whatever the
-// `Origin`, and no address is limited: so a server files what its own forms have sent. The same submission within 10
-// minutes is one lead with one id, so a retry needs no `Idempotency-Key`.
+// Keeps what a form of a site sent: an answer of 200 means that it is on disk. A request from a browser needs a
+// listed `Origin`, and the lead belongs to that origin's account; one without an `Origin` is no browser's, and its
+// lead belongs to the main account. With a token that has `leads:write` the lead belongs to the token's account,
+// whatever the `Origin`, and no address is limited: so a server files what its own forms have sent. The same
+// submission within 10 minutes is one lead with one id, so a retry needs no `Idempotency-Key`.
 func (a *leadAPI) createLead(ctx context.Context, c *call, of owner, r leadRequest) (*leadReceipt, error) {
 	// What a bot sent is answered in the same way and not stored.
 	l, err := r.lead, error(nil)

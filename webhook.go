@@ -79,8 +79,8 @@ var (
 	errWebhookDisabled = &refusal{code: codeWebhookNotEnabled}
 )
 
-// A webhookState says whether a webhook gets events. `pending`: it gets them as soon as it has answered a test with 2xx.
-// `enabled`: it gets them. `disabled`: it gets none.
+// A webhookState says whether a webhook gets events. `pending`: it gets them as soon as it has answered a test with
+// 2xx. `enabled`: it gets them. `disabled`: it gets none.
 type webhookState string
 
 var webhookStates = declareWords[webhookState](webhookPending, webhookEnabled, webhookDisabled)
@@ -157,7 +157,7 @@ func (w *webhook) members() []member {
 	return []member{
 		{name: "url", at: &w.URL, apart: true},
 		{name: "types", at: &w.Types, apart: true},
-		{name: "description", at: &w.Description, high: maxWebhookText},                     // What it is, for people, or null: nothing.
+		{name: "description", at: &w.Description, high: maxWebhookText},
 		{name: "state", at: (*string)(&w.State), high: maxNameLength, check: checkNewState}, // No events for now.
 	}
 }

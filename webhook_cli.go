@@ -112,16 +112,16 @@ func setDisabled(_ *env, body map[string]any) error {
 
 // A webhookRow is a webhook as webhook list prints it, without the path of its address, which may be a secret.
 type webhookRow struct {
-	ID           string   `json:"id"`
-	State        string   `json:"state"`
-	Reason       *string  `json:"reason"`
-	FailingSince stamp    `json:"failing_since"`
-	Host         string   `json:"host"`
-	Types        codeList `json:"types"`
-	Description  *string  `json:"description"`
-	AccountID    string   `json:"account_id"`
-	Waiting      int      `json:"waiting"` // events that are still to be sent, up to maxWaiting
-	LastSuccess  stamp    `json:"last_success_at"`
+	ID           string         `json:"id"`
+	State        webhookState   `json:"state"`
+	Reason       *webhookReason `json:"reason"`
+	FailingSince stamp          `json:"failing_since"`
+	Host         string         `json:"host"`
+	Types        codeList       `json:"types"`
+	Description  *string        `json:"description"`
+	AccountID    string         `json:"account_id"`
+	Waiting      int            `json:"waiting"` // events that are still to be sent, up to maxWaiting
+	LastSuccess  stamp          `json:"last_success_at"`
 }
 
 // webhookPages reads the webhooks that the options of webhook list leave.
@@ -142,7 +142,7 @@ func webhookPages(e *env, q *queries) (rowPages, error) {
 			if state != "" && string(w.State) != state || e.on("failing") && !fails {
 				continue
 			}
-			row := webhookRow{ID: w.ID, State: string(w.State), Reason: (*string)(w.Reason), FailingSince: w.FailingSince, Host: w.host(),
+			row := webhookRow{ID: w.ID, State: w.State, Reason: w.Reason, FailingSince: w.FailingSince, Host: w.host(),
 				Types: w.Types, Description: w.Description, AccountID: w.AccountID}
 			if i := slices.IndexFunc(backlogs, func(b webhookBacklog) bool { return b.webhookID == w.ID }); i >= 0 {
 				row.Waiting, row.LastSuccess = backlogs[i].waiting+backlogs[i].retried, backlogs[i].accepted

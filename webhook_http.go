@@ -225,12 +225,12 @@ func (a *webhookAPI) readNewWebhook(in *input) (r newWebhook) {
 
 // Add a webhook.
 //
-// Adds a webhook and sends it a signed `webhook.test` at once, which enables it if the answer is 2xx. Its `secret` is in
-// this answer and in no other. The token needs the scope for reading each of the `types`: `licenses:read` for `license.`
-// and `device.`, `leads:read` for `lead.`, `orders:read` for `order.` and `payment.`, `books:write` for `books.`,
-// `events:read` for all others. An account has at most 50 webhooks, of which one application has made at most 10. With
-// the token of an application only the webhooks that it has made itself are found; they end with the grant under which
-// it did, and get what the application may read when it is sent.
+// Adds a webhook and sends it a signed `webhook.test` at once, which enables it if the answer is 2xx. Its `secret` is
+// in this answer and in no other. The token needs the scope for reading each of the `types`: `licenses:read` for
+// `license.` and `device.`, `leads:read` for `lead.`, `orders:read` for `order.` and `payment.`, `books:write` for
+// `books.`, `events:read` for all others. An account has at most 50 webhooks, of which one application has made at
+// most 10. With the token of an application only the webhooks that it has made itself are found; they end with the
+// grant under which it did, and get what the application may read when it is sent.
 func (a *webhookAPI) createWebhook(
 	ctx context.Context, c *call, of owner, r newWebhook,
 ) (*webhookWithSecret, error) {
@@ -317,8 +317,8 @@ func (a *webhookAPI) deleteWebhook(ctx context.Context, c *call, of owner, _ noM
 
 // Enable a webhook.
 //
-// Makes a `disabled` webhook `pending`, and sends it a `webhook.test` at once: a 2xx enables it. A `pending` one is sent
-// another test, an `enabled` one stays as it is. Events from before are not sent; `replay` sends them.
+// Makes a `disabled` webhook `pending`, and sends it a `webhook.test` at once: a 2xx enables it. A `pending` one is
+// sent another test, an `enabled` one stays as it is. Events from before are not sent; `replay` sends them.
 func (a *webhookAPI) enableWebhook(ctx context.Context, c *call, of owner, _ noMembers) (*webhook, error) {
 	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
 		return enableWebhook(t, of, c.id(), webhookAuthorOf(c))
@@ -351,8 +351,8 @@ type sentEvent struct {
 
 // Send a test.
 //
-// Sends a signed `webhook.test` at once, to a webhook in any state. If it is `pending`, a 2xx enables it. The attempt is
-// in the list of deliveries; a test is not tried again.
+// Sends a signed `webhook.test` at once, to a webhook in any state. If it is `pending`, a 2xx enables it. The attempt
+// is in the list of deliveries; a test is not tried again.
 func (a *webhookAPI) testWebhook(ctx context.Context, c *call, of owner, _ noMembers) (*sentEvent, error) {
 	return a.sendEvent(ctx, func(t *tx) (string, error) {
 		return requestTest(t, of, c.id(), webhookAuthorOf(c))
@@ -385,9 +385,9 @@ func readReplay(in *input) webhookReplay {
 
 // Send past events again.
 //
-// Sends every event since a time, at most 30 days ago, that the webhook's `types` name: also those that it has accepted,
-// and those from when it was not enabled. Each has the `webhook-id` that it had. `replaying` is true until the last of
-// them was sent for the first time.
+// Sends every event since a time, at most 30 days ago, that the webhook's `types` name: also those that it has
+// accepted, and those from when it was not enabled. Each has the `webhook-id` that it had. `replaying` is true until
+// the last of them was sent for the first time.
 func (a *webhookAPI) replayWebhook(ctx context.Context, c *call, of owner, r webhookReplay) (*webhook, error) {
 	by := webhookAuthorOf(c)
 	c.stillTrue = replaysOf(of, by.checkReplay)
