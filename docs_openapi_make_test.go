@@ -230,9 +230,12 @@ func docOf(pc uintptr) string {
 }
 
 // tagOf returns the tag of a path: that of the longest beginning that testdata/openapi-hand.json has, else its first
-// segment.
+// segment, and "service" of a file.
 func (m *openapiMaker) tagOf(path string) string {
 	best, tag := "", strings.Split(path, "/")[1]
+	if strings.Contains(tag, ".") {
+		tag = "service"
+	}
 	for _, of := range m.hand.at("x-tag-paths").members {
 		if strings.HasPrefix(path, of.name) && len(of.name) > len(best) {
 			best, tag = of.name, of.value.text
@@ -455,7 +458,7 @@ func prefixOf(pattern string) string {
 
 // parameter describes a parameter of the query: shared ones by a reference.
 func (m *openapiMaker) parameter(rt *route, r *readingAt) *jsonValue {
-	if m.hand.at("components", "parameters", r.name).kind == jsonObject {
+	if m.hand.at("components", "parameters", r.name, "in").text == "query" {
 		return refTo("parameters", r.name)
 	}
 	s := cmp.Or(m.refToWords(r.check), m.readSchema(r))
@@ -1026,7 +1029,8 @@ func (m *openapiMaker) headers(rt *route, status string, codes []string) *jsonVa
 		all.set("WWW-Authenticate", refTo("x-headers", "ScopeChallenge"))
 	}
 	add(status == "415", "Accept")
-	early := slices.Contains([]string{"400", "401", "413", "415"}, status)
+	isOwn := func(code string) bool { return slices.Contains(strings.Fields(rt.refuses), code) }
+	early := slices.Contains([]string{"400", "401", "413", "415"}, status) && !slices.ContainsFunc(codes, isOwn)
 	add((!rt.free || !success) && !early, "RateLimit", "RateLimit-Policy")
 	add(success && isTagged(rt), "Cache-Control", "ETag")
 	add(success && rt.open, "Access-Control-Allow-Origin")
