@@ -74,10 +74,10 @@ type accountChange struct {
 func readAccountChange(in *input) (r accountChange) {
 	r.set = in.change(new(accountSettings).members(), false, "id", "name")
 	r.logo, r.givesLogo = readLogo(in), in.has("logo")
-	if in.ofCommand() {
-		// Whether the account's own tokens may issue and change its licences. Only a command of the operator sets it:
-		// of others it is refused like a member that there is not.
-		if issuer, given := in.boolTerm("issuer"); given {
+	if in.hasOfCommand("issuer") {
+		// Whether the account's own tokens may issue and change its licences. Only a command of the operator sets it;
+		// from others it is refused like a member that does not exist.
+		if issuer, isBool := in.boolTerm("issuer"); isBool {
 			r.issuer = &issuer
 		}
 	}

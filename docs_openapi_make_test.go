@@ -290,7 +290,7 @@ type readingAt struct {
 
 // readingMethods are the methods of an input that read one member: the comment of a reading is where they are called.
 var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "number", "numberOf",
-	"someTexts", "timestamp", "timestampOf", "parameter",
+	"textsOf", "timestamp", "timestampOf", "parameter",
 	"moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember",
 	"list", "anyObject", "has", "given", "refuseChange", "fields"}
 
@@ -898,8 +898,8 @@ func (m *openapiMaker) saysOfAnswer(rt *route) string {
 		return "A page of the list."
 	}
 	says := m.src.types[t.Name()]
-	plain := rt.answers != "" && t.Kind() != reflect.Struct || t == reflect.TypeFor[reply]()
-	if plain || says == "" || t == reflect.TypeFor[noMembers]() {
+	if rt.answers != "" && t.Kind() != reflect.Struct || says == "" || t == reflect.TypeFor[noMembers]() ||
+		t == reflect.TypeFor[reply]() {
 		return "It is done."
 	}
 	first, _, _ := strings.Cut(says, ". ")

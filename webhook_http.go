@@ -180,7 +180,8 @@ func (a *webhookAPI) readURL(in *input) string {
 // readTypes reads the types of a webhook.
 func (a *webhookAPI) readTypes(in *input) codeList {
 	// The types of the events that it gets, none twice.
-	types := in.someTexts("types", len(a.types), maxNameLength, textCheck{words: asTexts(a.types)})
+	types := in.textsOf(reading{name: "types", need: required, low: 1, high: len(a.types), each: maxNameLength,
+		check: textCheck{words: asTexts(a.types)}})
 	checkWebhookTypes(types, a.types, func(at int, code, detail string) {
 		if types[at] != "" { // in.texts has already reported an empty one
 			in.wrong(fmt.Sprintf("types/%d", at), code, detail)

@@ -133,7 +133,7 @@ func (r statsRange) group(date time.Time) time.Time {
 	return date
 }
 
-// A widgetRow holds the counts of one widget in the range.
+// The counts of one widget in the range.
 type widgetRow struct {
 	Widget string `json:"widget" is:"wgt"` // The id of the widget.
 	Name   string `json:"name"`            // Its name.
@@ -236,7 +236,7 @@ type statsSpan struct {
 	Timezone string        `json:"timezone"`       // The time zone of the days.
 }
 
-// A widgetStats has the statistics of one widget.
+// Statistics of one widget.
 type widgetStats struct {
 	Widget string `json:"widget" is:"wgt"` // The id of the widget.
 	Name   string `json:"name"`            // Its name.
@@ -251,7 +251,7 @@ type widgetStats struct {
 	TopPages []topPage `json:"top_pages,omitzero" most:"10"`
 }
 
-// A widgetCounts has the counts of one widget.
+// Counts of one widget.
 type widgetCounts struct {
 	Views    int64 `json:"views"`    // How often the widget was shown.
 	Visitors int64 `json:"visitors"` // Views that were a visitor's first of the UTC day.
@@ -261,20 +261,20 @@ type widgetCounts struct {
 	Orders *int64 `json:"orders,omitempty"`
 }
 
-// A widgetPoint has the counts of one interval of one widget.
+// Counts of one interval of one widget.
 type widgetPoint struct {
 	Date string `json:"date" is:"date"` // The day, the Monday of the week or the first of the month.
 	widgetCounts
 }
 
-// A topItem says how often an item was clicked and ordered.
+// How often an item was clicked and ordered.
 type topItem struct {
 	Item   string `json:"item"`             // The item, or `other`.
 	Clicks int64  `json:"clicks"`           // Clicks on it.
 	Orders *int64 `json:"orders,omitempty"` // Orders of it; absent where orders are not shown.
 }
 
-// A topPage says what a widget counted on a page.
+// What a widget counted on a page.
 type topPage struct {
 	Page   string `json:"page"`   // The path of the page, or `other`.
 	Views  int64  `json:"views"`  // How often the widget was shown there.
@@ -282,13 +282,13 @@ type topPage struct {
 	Orders int64  `json:"orders"` // Orders placed there.
 }
 
-// An accountStats has the statistics of all widgets of an account.
+// Statistics of all widgets of an account.
 type accountStats struct {
 	AccountID string `json:"account_id" is:"acct"` // The account.
 	allStats
 }
 
-// An allStats has the statistics of several widgets.
+// Statistics of several widgets.
 type allStats struct {
 	statsSpan
 	Totals  accountCounts  `json:"totals"`  // The counts of the range.
@@ -296,13 +296,13 @@ type allStats struct {
 	Widgets []widgetRow    `json:"widgets"` // A row for each widget.
 }
 
-// An accountCounts has the counts of all widgets of an account.
+// Counts of all widgets of an account.
 type accountCounts struct {
 	counts
 	Trapped int64 `json:"trapped"` // Leads that the trap for bots has caught, by UTC day; kept for 400 days.
 }
 
-// An accountPoint has the counts of one interval of an account.
+// Counts of one interval of an account.
 type accountPoint struct {
 	Date string `json:"date" is:"date"` // The day, the Monday of the week or the first of the month.
 	counts
