@@ -303,25 +303,41 @@ func (q *queries) neededKeys(but []string, now time.Time) ([]neededKey, error) {
 // answers, so that it means no limit.
 const maxRateOption = 1_000_000_000
 
+// A captureTime says when cards are charged: `accept`, as soon as an order is accepted, or `handover`, by a call when
+// it is handed over.
+type captureTime string
+
+var captureTimes = declareWords[captureTime](captureOnAccept, captureOnHandover)
+
 // When cards are charged.
 const (
 	captureOnAccept   = "accept"
 	captureOnHandover = "handover"
 )
 
-// An accountSettings holds the settings of an account that takes orders (contract, section 11).
+// An accountSettings holds the settings of an account that takes orders (contract, section 11). Its Logo is the hash of
+// one, and in answers the address.
 type accountSettings struct {
-	Zone         string  `json:"zone"`          // "Europe/Zurich"
-	CutOff       string  `json:"cut_off"`       // when its business day ends: "04:00"
-	LegalName    *string `json:"legal_name"`    // on receipts
-	Address      *string `json:"address"`       // on receipts, in lines
-	VATNumber    *string `json:"vat_number"`    // on receipts
-	CaptureOn    string  `json:"capture_on"`    // captureOnAccept or captureOnHandover
-	AcceptWithin int     `json:"accept_within"` // minutes
-	Phone        *string `json:"phone"`         // where guests call it
-	Contact      *string `json:"contact"`       // where they write to it: mailto:info@example.com
-	Color        *string `json:"color"`         // of its pages: "#1a6b3c"
-	Logo         *string `json:"logo"`          // on its pages: the hash of a logo
+	Zone      string      `json:"zone"`       // Its time zone, of the IANA database: "Europe/Zurich".
+	CutOff    string      `json:"cut_off"`    // When its business day ends, in its zone: "04:00".
+	LegalName *string     `json:"legal_name"` // Who sells, on receipts, or null: it does not say.
+	Address   *string     `json:"address"`    // On receipts, in lines, or null: none.
+	VATNumber *string     `json:"vat_number"` // On receipts, or null: none.
+	CaptureOn captureTime `json:"capture_on"` // When cards are charged.
+
+	// After how many minutes an authorised order that nobody accepts is released.
+	AcceptWithin int `json:"accept_within" least:"1"`
+
+	Phone *string `json:"phone"` // A telephone number with its country, where guests call it, or null: none.
+
+	// Where guests write to it, a `mailto:` or `https:` URI, or null: nowhere.
+	Contact *string `json:"contact"`
+
+	// The color of links and buttons on its pages, or null: the pages' own. It is refused if it can't be read on a light
+	// page, with the nearest shade that can. In the dark pages lighten it.
+	Color *string `json:"color"`
+
+	Logo *string `json:"logo" is:"uri"` // The address of the logo on its pages, or null: none.
 }
 
 // members are what callers set of the settings.
@@ -332,7 +348,7 @@ func (s *accountSettings) members() []member {
 		{name: "legal_name", at: &s.LegalName, high: 200},
 		{name: "address", at: &s.Address, high: 500, lines: true},
 		{name: "vat_number", at: &s.VATNumber, high: 50},
-		{name: "capture_on", at: &s.CaptureOn, high: maxNameLength, check: oneOf(captureOnAccept, captureOnHandover)},
+		{name: "capture_on", at: (*string)(&s.CaptureOn), high: maxNameLength, check: oneOf(captureTimes...)},
 		{name: "accept_within", at: &s.AcceptWithin, low: 1, high: 7 * 24 * 60},
 		{name: "phone", at: &s.Phone, high: 30, check: checkPhone},
 		{name: "contact", at: &s.Contact, high: 300, check: checkContact},

@@ -40,6 +40,14 @@ var schemaNames = map[string]string{
 	"licenseBasis":  "ExpiryBasis",
 	"problemName":   "ProblemCode",
 	"licenseDetail": "License",
+	"accountView":   "Account",
+	"captureTime":   "CaptureOn",
+	"erasedLeads":   "Erased",
+	"healthReport":  "Health",
+	"healthProbe":   "HealthCheck",
+
+	"webhookReplay": "Replay",
+	"statsInterval": "Interval",
 }
 
 // requestNames are the names of the schemas of requests that are no struct of their own, by operation, and of objects
@@ -52,6 +60,7 @@ var requestNames = map[string]string{
 	"deactivateLicense": "DeactivationRequest",
 
 	"activateLicense device": "DeviceInfo",
+	"updateWebhook":          "WebhookChange",
 }
 
 // An openapiMaker makes the document.
@@ -84,10 +93,14 @@ func makeOpenAPI(t testing.TB) string {
 	}
 	m.share(reflect.TypeFor[problem](), false)
 	m.answerSchema(reflect.TypeFor[problem](), "")
+	m.words[reflect.TypeFor[eventType]()] = asTexts(eventTypesOf(nouns()))
+	m.words[reflect.TypeFor[webhookType]()] = asTexts(subscribable(nouns()))
 	routes := allRoutes()
 	for i := range routes {
 		if rt := &routes[i]; rt.endpoint.run != nil {
-			m.share(rt.endpoint.answer, false)
+			for _, t := range append(rt.endpoint.others, rt.endpoint.answer) {
+				m.share(t, false)
+			}
 		}
 	}
 	paths := slices.Clone(m.hand.at("paths").members)
@@ -225,7 +238,7 @@ func (m *openapiMaker) operation(rt *route) *jsonValue {
 	}
 	if !rt.free {
 		limit := jsonObjectOf("bucket", cmp.Or(rt.bucket, bucketAccount))
-		if rate := m.hand.at("x-address-rates", rt.address); rt.address != "" && rate.kind == jsonNumber {
+		if rate := m.hand.at("x-address-rates", cmp.Or(rt.address, rt.ownAddress)); rate.kind == jsonNumber {
 			limit.set("address", rate)
 		}
 		op.set("x-rate-limit", limit)
@@ -243,7 +256,7 @@ func (m *openapiMaker) operation(rt *route) *jsonValue {
 			parameters = append(parameters, refTo("parameters", header.name))
 		}
 	}
-	if strings.Contains(rt.answers, "tagged") {
+	if isTagged(rt) {
 		parameters = append(parameters, refTo("parameters", "If-None-Match"))
 	}
 	if len(parameters) > 0 {
@@ -264,9 +277,12 @@ func docOf(pc uintptr) string {
 }
 
 // tagOf returns the tag of a path: that of the longest beginning that testdata/openapi-hand.json has, else its first
-// segment.
+// segment, and "service" of a file.
 func (m *openapiMaker) tagOf(path string) string {
 	best, tag := "", strings.Split(path, "/")[1]
+	if strings.Contains(tag, ".") {
+		tag = "service"
+	}
 	for _, of := range m.hand.at("x-tag-paths").members {
 		if strings.HasPrefix(path, of.name) && len(of.name) > len(best) {
 			best, tag = of.name, of.value.text
@@ -321,7 +337,8 @@ type readingAt struct {
 
 // readingMethods are the methods of an input that read one member: the comment of a reading is where they are called.
 var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "number", "numberOf",
-	"timestamp", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember",
+	"textsOf", "timestamp", "timestampOf", "parameter",
+	"moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember",
 	"list", "anyObject", "has", "given", "refuseChange", "fields"}
 
 // describe runs the reader of a route, and puts together what it would read.
@@ -424,8 +441,8 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 		}
 		s.set("maxItems", jsonNumberOf(r.high))
 		if r.each > 0 {
-			s.set("items", m.addText(jsonObjectOf("type", "string"),
-				&readingAt{reading: reading{need: true, high: r.each, check: r.check}}))
+			s.set("items", cmp.Or(m.refToWords(r.check), m.addText(jsonObjectOf("type", "string"),
+				&readingAt{reading: reading{need: true, high: r.each, check: r.check}})))
 		}
 	case jsonObject:
 		switch {
@@ -444,6 +461,16 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 		}
 	}
 	return s
+}
+
+// refToWords refers to the type of m.words whose words are the only ones that pass; nil: there is none.
+func (m *openapiMaker) refToWords(c textCheck) *jsonValue {
+	for t, words := range m.words {
+		if slices.Equal(words, c.words) {
+			return m.answerSchema(t, "")
+		}
+	}
+	return nil
 }
 
 // addText adds what a text may be to its schema, and returns that.
@@ -479,10 +506,10 @@ func prefixOf(pattern string) string {
 
 // parameter describes a parameter of the query: shared ones by a reference.
 func (m *openapiMaker) parameter(rt *route, r *readingAt) *jsonValue {
-	if m.hand.at("components", "parameters", r.name).kind == jsonObject {
+	if m.hand.at("components", "parameters", r.name, "in").text == "query" {
 		return refTo("parameters", r.name)
 	}
-	s := m.readSchema(r)
+	s := cmp.Or(m.refToWords(r.check), m.readSchema(r))
 	if n := r.check.numbers; n != [2]int{} {
 		s = jsonObjectOf("type", "integer", "format", "int64", "minimum", n[0], "maximum", n[1])
 	}
@@ -664,17 +691,21 @@ func (m *openapiMaker) share(t reflect.Type, embedded bool) {
 // isTextType reports whether a struct type is a text in JSON.
 func isTextType(t reflect.Type) bool { return t == reflect.TypeFor[stamp]() }
 
-// answerSchema returns the schema of a type of Go in an answer. of says what its member's tag has: is, a format or the
-// prefix of an id, ^ and a pattern, or = and the only value; least and most, of a number, or most of a list.
+// answerSchema returns the schema of a type of Go in an answer. of says what its member's tag has: is, a format or
+// the prefix of an id, ^ and a pattern, = and the only value, a type of m.words, or texts, of an object of any; least
+// and most, of a number, or most of a list.
 func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonValue {
 	if t == reflect.TypeFor[stamp]() {
 		return jsonObjectOf("type", "string", "format", "date-time")
 	}
 	if t == reflect.TypeFor[jsonText]() || t.String() == "json.RawMessage" {
-		return jsonObjectOf("type", "object", "additionalProperties", true)
+		s := jsonObjectOf("type", "object", "additionalProperties", true)
+		if of.Get("is") == "texts" {
+			s.set("additionalProperties", jsonObjectOf("type", "string"))
+		}
+		return s
 	}
-	if words := cmp.Or(len(m.words[t]), len(declaredWords[t])); words > 0 {
-		words := append(m.words[t], declaredWords[t]...)
+	if words := append(m.words[t], declaredWords[t]...); words != nil {
 		m.addSchema(m.nameOf(t), jsonObjectOf("type", "string", "enum", jsonTexts(words...),
 			"description", m.src.types[t.Name()]))
 		return refTo("schemas", m.nameOf(t))
@@ -700,6 +731,11 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 	case reflect.Float64:
 		return jsonObjectOf("type", "number")
 	case reflect.String:
+		for words := range m.words {
+			if words.Name() == of.Get("is") {
+				return m.answerSchema(words, "")
+			}
+		}
 		return answerText(of.Get("is"))
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 { // which marshals itself
@@ -850,25 +886,16 @@ func (m *openapiMaker) answerMember(f reflect.StructField, of, member string) *j
 func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 	all := map[string]*jsonValue{}
 	status, kind := m.success(rt)
-	ok := jsonObjectOf("description", m.saysOfAnswer(rt))
-	ok.set("headers", m.headers(rt, status, nil))
-	if kind != "" {
-		s := jsonObjectOf("type", "string")
-		if strings.HasSuffix(kind, "json") {
-			s = m.answerSchema(rt.endpoint.answer, "")
-		}
-		media := jsonObjectOf("schema", s)
-		if examples := m.examples.at(id, status); len(examples.members) > 0 {
-			media.set("examples", examples)
-		} else {
-			m.t.Errorf("there is no example of an answer of %s", id)
-		}
-		ok.set("content", jsonObjectOf(kind, media))
-	}
-	all[status] = ok
-	if strings.Contains(rt.answers, "tagged") {
+	all[status] = jsonObjectOf("description", m.saysOfAnswer(rt))
+	all[status].set("headers", m.headers(rt, status, nil))
+	m.addContent(all[status], rt, id, status, kind)
+	if isTagged(rt) {
 		all["304"] = jsonObjectOf("description", "The answer that the caller has is current.",
 			"headers", m.headers(rt, "304", nil))
+	}
+	if strings.HasPrefix(rt.answers, "200 503 ") {
+		all["503"] = jsonObjectOf("description", m.saysOfAnswer(rt), "x-headers", m.headers(rt, status, nil))
+		m.addContent(all["503"], rt, id, "503", kind)
 	}
 	codes := map[string][]string{}
 	for _, name := range m.refusalsOf(rt) {
@@ -877,7 +904,9 @@ func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 			m.t.Errorf("%s refuses with %s, which is no problem", rt.pattern, name)
 			continue
 		}
-		codes[strconv.Itoa(c.status)] = append(codes[strconv.Itoa(c.status)], name)
+		if of := strconv.Itoa(c.status); all[of] == nil {
+			codes[of] = append(codes[of], name)
+		}
 	}
 	for status, names := range codes {
 		all[status] = m.refusal(rt, id, status, names)
@@ -887,6 +916,35 @@ func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 		out.set(status, all[status])
 	}
 	return out
+}
+
+// isTagged reports whether a route's answers have an ETag.
+func isTagged(rt *route) bool {
+	return strings.Contains(rt.answers, "tagged") || strings.Contains(rt.answers, "static")
+}
+
+// addContent adds to a response what a route answers, of a kind; "": nothing.
+func (m *openapiMaker) addContent(to *jsonValue, rt *route, id, status, kind string) {
+	if kind != "" {
+		s := jsonObjectOf("type", "string")
+		if strings.HasSuffix(kind, "json") {
+			s = m.answerSchema(rt.endpoint.answer, "")
+		}
+		if others := rt.endpoint.others; others != nil {
+			either := []*jsonValue{s}
+			for _, t := range others {
+				either = append(either, m.answerSchema(t, ""))
+			}
+			s = jsonObjectOf("oneOf", jsonListOf(either...))
+		}
+		media := jsonObjectOf("schema", s)
+		if examples := m.examples.at(id, status); len(examples.members) > 0 {
+			media.set("examples", examples)
+		} else {
+			m.t.Errorf("there is no example of an answer of %s", id)
+		}
+		to.set("content", jsonObjectOf(kind, media))
+	}
 }
 
 // success returns the status of a route's answer, and its type; "": none.
@@ -947,7 +1005,8 @@ func (m *openapiMaker) refusalsOf(rt *route) []string {
 	add(!rt.noQuery, "validation_failed")
 	add(rt.creates, "idempotency_key_reused")
 	add(!rt.free || rt.address != "", "rate_limited")
-	add(true, "internal", "row_unreadable", "busy", "storage_full", "storage_unavailable")
+	add(true, "internal", "row_unreadable")
+	add(!strings.Contains(rt.answers, "static"), "busy", "storage_full", "storage_unavailable")
 	slices.SortStableFunc(all, func(a, b string) int { return 0 })
 	return slices.Compact(all)
 }
@@ -1015,6 +1074,12 @@ func (m *openapiMaker) problemExample(c *problemCode, rt *route) *jsonValue {
 	return jsonObjectOf("value", value)
 }
 
+// pictureHeaders are headers of an answer that is a picture, which browsers may open as a page.
+var pictureHeaders = map[string]string{
+	"Content-Security-Policy":      "Allows the style of the picture and nothing else.",
+	"Cross-Origin-Resource-Policy": "`cross-origin`: every page may show it.",
+}
+
 // headers describes the headers of a response. Those of problems are x-headers: oapi-codegen makes a type of the
 // headers of each status of each operation.
 func (m *openapiMaker) headers(rt *route, status string, codes []string) *jsonValue {
@@ -1040,8 +1105,15 @@ func (m *openapiMaker) headers(rt *route, status string, codes []string) *jsonVa
 		all.set("WWW-Authenticate", refTo("x-headers", "ScopeChallenge"))
 	}
 	add(status == "415", "Accept")
-	early := slices.Contains([]string{"400", "401", "413", "415"}, status)
+	isOwn := func(code string) bool { return slices.Contains(strings.Fields(rt.refuses), code) }
+	early := slices.Contains([]string{"400", "401", "413", "415"}, status) && !slices.ContainsFunc(codes, isOwn)
 	add((!rt.free || !success) && !early, "RateLimit", "RateLimit-Policy")
-	add(success && strings.Contains(rt.answers, "tagged"), "Cache-Control", "ETag")
+	add(success && isTagged(rt), "Cache-Control", "ETag")
+	add(success && rt.open, "Access-Control-Allow-Origin")
+	if success && status[0] == '2' && strings.Contains(rt.answers, "image/") {
+		for _, name := range slices.Sorted(maps.Keys(pictureHeaders)) {
+			all.set(name, jsonObjectOf("description", pictureHeaders[name], "schema", jsonObjectOf("type", "string")))
+		}
+	}
 	return all
 }

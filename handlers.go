@@ -44,6 +44,7 @@ type route struct {
 	ownScope   string        // scope without which a token of an application or for all accounts is ignored; "": none
 	origin     originRule    // which Origins it accepts
 	address    string        // name of the rate limit by address for anonymous callers, before the body; "": none
+	ownAddress string        // as address, of a limit that its handler takes from itself
 	bucket     string        // the account's bucket for calls without a token of its own; "": bucketAccount
 	free       bool          // never charged to an account
 	open       bool          // scripts of every site may read the answer, not only those of listed origins
@@ -67,7 +68,8 @@ type route struct {
 
 	refuses string // the codes of its own refusals, space-separated; others follow from the rest
 
-	// What it answers with if that is not JSON with status 200: a status, a type, or both: "204", "200 image/svg+xml".
+	// What it answers with if that is not JSON with status 200: statuses, a type, or both: "204", "200 image/svg+xml".
+	// "tagged": with an ETag. "static": with an ETag too, and without the database.
 	answers string
 
 	endpoint endpoint

@@ -19,6 +19,7 @@ type endpoint struct {
 	run             handler
 	read            func(in *input) // reads a request, or describes what it would read; nil: nothing is read that way
 	request, answer reflect.Type    // of what it reads, and of what it answers with, as JSON; see also route.answers
+	others          []reflect.Type  // what it may answer with instead
 	doc             uintptr         // the answering function, whose comment describes the route
 }
 
@@ -73,6 +74,17 @@ func described[Req, Res any](answer any, read func(*input)) endpoint {
 // describedAs sets the function whose comment describes the endpoint.
 func (e endpoint) describedAs(answer any) endpoint {
 	e.doc = reflect.ValueOf(answer).Pointer()
+	return e
+}
+
+// answeringWith returns an endpoint whose function encodes its answer itself, in a *reply or a *staticFile: a T or,
+// if it is called again, one of several types.
+func answeringWith[T any](e endpoint) endpoint {
+	if e.answer == reflect.TypeFor[*reply]() || e.answer == reflect.TypeFor[*staticFile]() {
+		e.answer = reflect.TypeFor[T]()
+	} else {
+		e.others = append(e.others, reflect.TypeFor[T]())
+	}
 	return e
 }
 

@@ -32,16 +32,20 @@ var (
 	eventLeadCreated = leadEvents.add("lead.created")
 )
 
-// A lead is what a marketing site's form sent.
+// A lead is what a form of a site sent.
 type lead struct {
-	ID        string          `json:"id"`
-	AccountID string          `json:"account_id"`
-	Type      string          `json:"type"` // newsletter, demo, …
-	Email     string          `json:"email"`
-	Source    *string         `json:"source"` // which form
-	Page      *string         `json:"page"`   // path of the page
-	Fields    json.RawMessage `json:"fields"` // the form's other inputs: texts by sorted name; nil: none
-	CreatedAt stamp           `json:"created_at"`
+	ID        string `json:"id" is:"lead"`                      // The id of the lead.
+	AccountID string `json:"account_id" is:"acct"`              // The account that the lead belongs to.
+	Type      string `json:"type" is:"^[a-z][a-z0-9_-]{0,31}$"` // The kind of lead.
+	Email     string `json:"email"`                             // The address, its domain in lower case.
+
+	Source *string `json:"source"` // Where on the site the form is, or null: it did not say.
+	Page   *string `json:"page"`   // The path of the page, or null: it did not say.
+
+	// What else the form asked for, texts by name in the order of names, or null: nothing.
+	Fields json.RawMessage `json:"fields" is:"texts"`
+
+	CreatedAt stamp `json:"created_at"` // When it was sent.
 
 	seq    int64  // its place in the order in which leads were written
 	sender string // actor of the event of a new one; "": a site
