@@ -42,6 +42,8 @@ var schemaNames = map[string]string{
 
 // requestNames are the names of the schemas of requests that are no struct of their own, by operation.
 var requestNames = map[string]string{
+	"createApp":  "NewApp",
+	"updateApp":  "AppChange",
 	"updatePlan": "PlanTerms",
 }
 
@@ -271,7 +273,7 @@ type readingAt struct {
 }
 
 // readingMethods are the methods of an input that read one member: the comment of a reading is where they are called.
-var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "number", "numberOf",
+var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "textsOf", "number", "numberOf",
 	"timestamp", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember",
 	"list", "anyObject", "has", "given", "refuseChange", "fields"}
 
@@ -435,9 +437,6 @@ func (m *openapiMaker) parameter(rt *route, r *readingAt) *jsonValue {
 	s := m.readSchema(r)
 	if n := r.check.numbers; n != [2]int{} {
 		s = jsonObjectOf("type", "integer", "format", "int64", "minimum", n[0], "maximum", n[1])
-	}
-	if slices.Equal(r.check.words, []string{"true", "false"}) {
-		s = jsonObjectOf("type", "boolean")
 	}
 	if r.says == "" {
 		m.t.Errorf("nothing is said of the parameter %s of %s", r.name, rt.pattern)
@@ -837,7 +836,8 @@ func (m *openapiMaker) saysOfAnswer(rt *route) string {
 		return "A page of the list."
 	}
 	says := m.src.types[t.Name()]
-	if rt.answers != "" && t.Kind() != reflect.Struct || says == "" || t == reflect.TypeFor[noMembers]() {
+	if rt.answers != "" && t.Kind() != reflect.Struct || says == "" || t == reflect.TypeFor[noMembers]() ||
+		t == reflect.TypeFor[reply]() {
 		return "It is done."
 	}
 	first, _, _ := strings.Cut(says, ". ")

@@ -257,22 +257,31 @@ func (in *input) objects(name string, max int) []*input {
 // texts reads an optional array of at most count strings of 1 to max characters. A wrong
 // element is returned as "", so that the others keep their index.
 func (in *input) texts(name string, count, max int, check textCheck) []string {
-	v := in.member(reading{name: name, kind: jsonArray, high: count, each: max, check: check})
+	return in.textsOf(reading{name: name, high: count, each: max, check: check})
+}
+
+func (in *input) textsOf(r reading) []string {
+	r.kind = jsonArray
+	v := in.member(r)
 	if v == nil {
 		return nil
 	}
-	if len(v.list) > count {
-		in.wrong(name, "wrong_length", fmt.Sprintf("This must have at most %d elements.", count))
+	if len(v.list) < r.low || len(v.list) > r.high {
+		may := fmt.Sprintf("at most %d", r.high)
+		if r.low > 0 {
+			may = fmt.Sprintf("%d to %d", r.low, r.high)
+		}
+		in.wrong(r.name, "wrong_length", "This must have "+may+" elements.")
 		return nil
 	}
 	all := make([]string, len(v.list))
 	for i := range v.list {
-		element := fmt.Sprintf("%s/%d", name, i)
+		element := fmt.Sprintf("%s/%d", r.name, i)
 		if v.list[i].kind != jsonString {
 			in.wrong(element, "wrong_type", fmt.Sprintf("This must be a string, not %s.", v.list[i].kind))
-		} else if code, detail := checkText(v.list[i].text, required, max); code != "" {
+		} else if code, detail := checkText(v.list[i].text, required, r.each); code != "" {
 			in.wrong(element, code, detail)
-		} else if code, detail = check.fault(v.list[i].text); code != "" {
+		} else if code, detail = r.check.fault(v.list[i].text); code != "" {
 			in.wrong(element, code, detail)
 		} else {
 			all[i] = strings.Clone(v.list[i].text)
@@ -644,10 +653,7 @@ func (in *input) readMember(m member) {
 
 // list reads an array of texts.
 func (in *input) list(m member) codeList {
-	if m.low > 0 && in.note == nil && in.array(reading{name: m.name}, m.high) == nil {
-		return nil
-	}
-	list := in.texts(m.name, m.high, m.each, m.check)
+	list := in.textsOf(reading{name: m.name, low: m.low, high: m.high, each: m.each, check: m.check})
 	if m.checkList != nil {
 		m.checkList(list, func(at int, code, detail string) {
 			if list[at] != "" { // in.texts has already reported an empty one
