@@ -61,6 +61,8 @@ var requestNames = map[string]string{
 
 	"activateLicense device": "DeviceInfo",
 	"updateWebhook":          "WebhookChange",
+	"createApp":              "NewApp",
+	"updateApp":              "AppChange",
 }
 
 // An openapiMaker makes the document.
@@ -337,8 +339,8 @@ type readingAt struct {
 
 // readingMethods are the methods of an input that read one member: the comment of a reading is where they are called.
 var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "number", "numberOf",
-	"textsOf", "timestamp", "timestampOf", "parameter",
-	"moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember",
+	"textsOf", "timestamp", "timestampOf", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change",
+	"readMember", "noteMember",
 	"list", "anyObject", "has", "given", "refuseChange", "fields"}
 
 // describe runs the reader of a route, and puts together what it would read.
@@ -512,9 +514,6 @@ func (m *openapiMaker) parameter(rt *route, r *readingAt) *jsonValue {
 	s := cmp.Or(m.refToWords(r.check), m.readSchema(r))
 	if n := r.check.numbers; n != [2]int{} {
 		s = jsonObjectOf("type", "integer", "format", "int64", "minimum", n[0], "maximum", n[1])
-	}
-	if slices.Equal(r.check.words, []string{"true", "false"}) {
-		s = jsonObjectOf("type", "boolean")
 	}
 	if r.says == "" {
 		m.t.Errorf("nothing is said of the parameter %s of %s", r.name, rt.pattern)

@@ -127,9 +127,9 @@ type tokenAnswer struct {
 // A tokenVerdict says whether an application gets the tokens that it asks for.
 type tokenVerdict struct {
 	app     *app
-	refused error  // nil: it gets them
-	scope   string // of the access token
-	ends    string // why the grant that by names ends, since its code or token was used before; "": it does not
+	refused error    // nil: it gets them
+	scope   string   // of the access token
+	ends    grantEnd // why the grant that by names ends, since its code or token was used before; "": it does not
 
 	// by is what proves that the request is from the application: the grant to which its code or refresh token
 	// belongs, or the account of a code that has no grant yet; "": nothing does, or only its secret.

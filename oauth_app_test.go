@@ -75,7 +75,7 @@ var wrongRedirects = append(strings.Fields(`
 
 func TestRedirectURI_isOneOfTheKindsOwn(t *testing.T) {
 	t.Parallel()
-	kinds := map[string]string{"w": appWeb, "b": appBrowser, "i": appInstalled}
+	kinds := map[string]appKind{"w": appWeb, "b": appBrowser, "i": appInstalled}
 	all := maps.Clone(redirects)
 	for _, uri := range wrongRedirects {
 		all[uri] = ""
@@ -108,7 +108,7 @@ func FuzzRedirectURI(f *testing.F) {
 		f.Add(uri)
 	}
 	f.Fuzz(func(t *testing.T, uri string) {
-		for _, kind := range appKinds {
+		for _, kind := range registeredKinds {
 			code, _ := checkRedirectURI(kind, uri)
 			if code != "" {
 				continue

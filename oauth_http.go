@@ -392,24 +392,44 @@ func (s *server) writeMetadata(w *response, metadata any) {
 
 // appWing makes the routes of applications.
 func appWing(s *server) wing {
-	routes := []route{
-		{pattern: "GET /apps", question: true, run: s.listApps},
-		{pattern: "POST /apps", creates: true, run: s.createApp},
-		{pattern: "GET /apps/{id}", run: s.showApp},
-		{pattern: "PATCH /apps/{id}", run: s.patchApp},
-		{pattern: "POST /apps/{id}/rotate-secret", noBody: true, creates: true, run: s.rotateAppSecret},
-		{pattern: "DELETE /apps/{id}", run: s.removeApp},
-	}
-	for i := range routes {
-		routes[i].token, routes[i].scope, routes[i].careful = tokenRequired, scopeApps, true
-	}
-	return wing{routes: routes, sweeps: oauthSweeps(s.keepTokens.before)}
+	const app = "/apps/{id}"
+	return wing{sweeps: oauthSweeps(s.keepTokens.before), routes: []route{
+		{pattern: "GET /apps", scope: scopeApps, question: true, endpoint: owned(s, readAppPage, s.listApps)},
+		{pattern: "POST /apps", scope: scopeApps, creates: true, refuses: "app_limit_reached",
+			endpoint: owned(s, readNewApp, s.createApp)},
+		{pattern: "GET " + app, scope: scopeApps, refuses: "app_not_found",
+			endpoint: owned(s, readNoMembers, s.getApp)},
+		{pattern: "PATCH " + app, scope: scopeApps, refuses: "app_not_found",
+			endpoint: owned(s, readAppChange, s.updateApp)},
+		{pattern: "POST " + app + "/rotate-secret", scope: scopeApps, noBody: true, creates: true,
+			refuses: "app_not_found app_without_secret", endpoint: owned(s, readSecretRotation, s.rotateAppSecret)},
+		{pattern: "DELETE " + app, scope: scopeApps, answers: "204", refuses: "app_not_found",
+			endpoint: owned(s, readNoMembers, s.removeApp)},
+	}}
 }
 
-// An appWithSecret is the answer that shows a new client secret, which no later answer does.
+func readAppPage(in *input) pageQuery { return in.page("app") }
+
+// List applications.
+//
+// Lists the account's applications, newest first. A request has two seconds, waiting included.
+func (s *server) listApps(ctx context.Context, _ *call, of owner, page pageQuery) (*list[*app], error) {
+	return showRows(s.store.within(ctx).apps(of, page.before, page.limit))
+}
+
+// Show an application.
+//
+// Another account's is not found, and none that was removed.
+func (s *server) getApp(_ context.Context, c *call, of owner, _ noMembers) (*app, error) {
+	return s.store.app(of, c.id())
+}
+
+// An appWithSecret is an application, with its client secret.
 type appWithSecret struct {
 	*app
-	ClientSecret *string `json:"client_secret"` // nil: a public application has none
+
+	// The client secret, which is shown this once, or null: an application of this kind has none.
+	ClientSecret *string `json:"client_secret" is:"^[A-Z2-7]{52}$"`
 }
 
 // mayHaveAgain returns a refusal unless a caller may get an earlier answer with an application again.
@@ -417,17 +437,22 @@ func mayHaveAgain(by *caller) func(*app) error {
 	return func(p *app) error { return checkOwnScope(by, p.OwnScope) }
 }
 
-func (s *server) createApp(ctx context.Context, c *call) (any, error) {
-	var wanted app
-	c.in.change(wanted.members(), true)
-	if wanted.OwnScope == nil && c.in.given("own_scope") { // it is empty, so it is wrong as a scope, too
+func readNewApp(in *input) (wanted app) {
+	in.change(new(app).members(), true).apply(wanted.members())
+	if wanted.OwnScope == nil && in.given("own_scope") { // it is empty, so it is wrong as a scope, too
 		wanted.OwnScope = new("")
 	}
-	wanted.normalise(c.in.wrong)
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+	wanted.normalise(in.wrong)
+	return wanted
+}
+
+// Register an application.
+//
+// Registers an application that acts for accounts whose owners agree to it (OAuth 2.0). Its `id` is the `client_id`.
+// Until an operator vouches for it (`verified_at`), only the account that owns it can agree. With `own_scope`, an
+// application of the kind `web` also gets tokens for the account that owns it, by client credentials: the token that
+// registers it must have each of these scopes. An account has at most 20 applications.
+func (s *server) createApp(ctx context.Context, c *call, of owner, wanted app) (*appWithSecret, error) {
 	o := c.oneOwner(of) // an application belongs to one account: the caller's, if none is named
 	c.stillTrue = replaysOf(o, mayHaveAgain(c.caller))
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
@@ -438,110 +463,120 @@ func (s *server) createApp(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-func (s *server) patchApp(ctx context.Context, c *call) (any, error) {
-	set := c.in.change(new(app).members(), false)
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func readAppChange(in *input) change { return in.change(new(app).members(), false) }
+
+// Change an application.
+//
+// What operators have vouched for was the application as it was: after a change of anything but `own_scope` it is not
+// verified any more, unless an operator makes the change. What accounts have agreed to stays; but a scope that is
+// taken away is lost at once to the tokens that the application holds. Its `kind` can't be changed. A change without
+// effect writes nothing.
+func (s *server) updateApp(ctx context.Context, c *call, of owner, set change) (*app, error) {
 	return updated(ctx, s.store, func(t *tx) (*app, error) {
 		return patchApp(t, of, c.id(), set, c.caller)
 	})
 }
 
-func (s *server) showApp(ctx context.Context, c *call) (any, error) {
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return s.store.app(of, c.id())
+// A secretRotation says how a client secret is replaced.
+type secretRotation struct{ atOnce bool }
+
+func readSecretRotation(in *input) (r secretRotation) {
+	r.atOnce, _ = in.boolTerm("now") // The secret before ends at once.
+	return r
 }
 
-func (s *server) removeApp(ctx context.Context, c *call) (any, error) {
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return noContent, s.store.update(ctx, func(t *tx) error { return removeApp(t, of, c.id(), actorToken(c)) })
-}
-
-func (s *server) rotateAppSecret(ctx context.Context, c *call) (any, error) {
-	now, _ := c.in.boolTerm("now") // the previous secret ends at once
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// Give an application another secret.
+//
+// Only one of the kind `web` has a secret. The one before is taken too for seven days, or with `now` not any more; one
+// from before that ends. The token needs each scope of `own_scope`.
+func (s *server) rotateAppSecret(
+	ctx context.Context, c *call, of owner, r secretRotation,
+) (*appWithSecret, error) {
 	c.stillTrue = replaysOf(of, mayHaveAgain(c.caller))
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
-		p, secret, err := rotateAppSecret(t, of, c.id(), now, c.caller)
+		p, secret, err := rotateAppSecret(t, of, c.id(), r.atOnce, c.caller)
 		return &appWithSecret{p, &secret}, err
 	})
 }
 
-func (s *server) listApps(ctx context.Context, c *call) (any, error) {
-	page := c.in.page("app")
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return showRows(s.store.within(ctx).apps(of, page.before, page.limit))
+// Remove an application.
+//
+// It is removed for good: from then on none of its tokens, codes and secrets works, its webhooks get nothing, and every
+// grant of it ends.
+func (s *server) removeApp(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
+	return noContent, s.store.update(ctx, func(t *tx) error { return removeApp(t, of, c.id(), actorToken(c)) })
 }
 
 // grantWing makes the routes of grants.
 func grantWing(s *server) wing {
 	return wing{routes: []route{
-		{pattern: "GET /grants", token: tokenRequired, scope: scopeApps, question: true, run: s.listGrants},
-		{pattern: "GET /grants/{id}", token: tokenRequired, scope: scopeApps, run: s.showGrant},
-		{pattern: "DELETE /grants/{id}", token: tokenRequired, scope: scopeApps, run: s.revokeGrant},
+		{pattern: "GET /grants", scope: scopeApps, question: true, endpoint: owned(s, readGrantPage, s.listGrants)},
+		{pattern: "GET /grants/{id}", scope: scopeApps, refuses: "grant_not_found",
+			endpoint: owned(s, readNoMembers, s.getGrant)},
+		{pattern: "DELETE /grants/{id}", scope: scopeApps, answers: "204", refuses: "grant_not_found",
+			endpoint: owned(s, readNoMembers, s.endGrant)},
 	}}
 }
 
-func (s *server) showGrant(ctx context.Context, c *call) (any, error) {
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// A grantPage says which page of the grants a caller asks for.
+type grantPage struct {
+	ended bool // those that have ended, too
+	pageQuery
+}
+
+func readGrantPage(in *input) (r grantPage) {
+	// `true`: those that have ended, too.
+	r.ended = in.parameter("ended", oneOf("true", "false")) == "true"
+	r.pageQuery = in.page("grt")
+	return r
+}
+
+// List grants.
+//
+// Lists what the account's owner has agreed to: by each grant an application acts for the account. Newest first. A
+// request has two seconds, waiting included.
+func (s *server) listGrants(ctx context.Context, _ *call, of owner, r grantPage) (*list[*grant], error) {
+	return showRows(s.store.within(ctx).grants(of, r.ended, r.before, r.limit))
+}
+
+// Show a grant.
+//
+// It is shown whether it has ended or not. Another account's is not found.
+func (s *server) getGrant(_ context.Context, c *call, of owner, _ noMembers) (*grant, error) {
 	return s.store.grant(of, c.id())
 }
 
-func (s *server) revokeGrant(ctx context.Context, c *call) (any, error) {
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	why := endedByOwner
+// End a grant.
+//
+// Within a second none of its tokens works, and the webhooks that the application has made under it are removed.
+// Ending it again changes nothing.
+func (s *server) endGrant(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
+	why := grantEnd(endedByOwner)
 	if c.caller.admin() {
 		why = endedByOperator
 	}
 	return noContent, s.store.update(ctx, func(t *tx) error { return endGrant(t, of, c.id(), why, actorToken(c)) })
 }
 
-func (s *server) listGrants(ctx context.Context, c *call) (any, error) {
-	ended := c.in.parameter("ended", oneOf("true", "false")) == "true" // those that have ended, too
-	page := c.in.page("grt")
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return showRows(s.store.within(ctx).grants(of, ended, page.before, page.limit))
-}
-
 // signinWing makes the route for sign-in codes.
 func signinWing(s *server) wing {
-	return wing{routes: []route{{pattern: "POST /accounts/{id}/signin", token: tokenRequired, scope: scopeConsent,
-		creates: true, noBody: true, run: s.giveSigninCode}}}
+	return wing{routes: []route{{pattern: "POST /accounts/{id}/signin", scope: scopeConsent, creates: true,
+		noBody: true, refuses: "account_not_found", endpoint: admitted(s, readNoMembers, s.makeSigninCode)}}}
 }
 
-// giveSigninCode makes a code. Whoever has it can agree to anything for the account, so a token of one account does not
-// get it, not even for that account.
-func (s *server) giveSigninCode(ctx context.Context, c *call) (any, error) {
-	if err := s.admit(ctx, c); err != nil {
-		return nil, err
-	}
+// Make a code to sign in with.
+//
+// Makes a code with which one person signs in for the account on the pages below `/oauth/`, to agree that applications
+// act for it or to end that. The code is in this answer and in no other. It is typed in, in upper or lower case, with
+// or without dashes, works once, and expires in 15 minutes; an account has 10 at most, of which the oldest goes. Show
+// it only to who may act for the whole account. The token must have been issued for all accounts, also for its own.
+func (s *server) makeSigninCode(ctx context.Context, c *call, _ noMembers) (*signinCode, error) {
+	// Whoever has a code can agree to anything for the account, so a token of one account does not get it, not even
+	// for that account.
 	if !c.caller.all {
 		return nil, errScope(scopeConsent, "This needs a token that may act on all accounts.")
 	}
-	return create(ctx, s, c, func(t *tx) (*newSignin, error) {
+	return create(ctx, s, c, func(t *tx) (*signinCode, error) {
 		return makeSigninCode(t, s.keys.Load(), c.id(), actorToken(c))
 	})
 }
