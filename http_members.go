@@ -52,8 +52,11 @@ type reading struct {
 	fixed    bool // it can't be changed, and is refused by words of its own
 }
 
-// inQuery is the path of parameters.
-const inQuery = "?"
+// inQuery and inPath are the paths of parameters.
+const (
+	inQuery = "?"
+	inPath  = "{}"
+)
 
 // newDescribed makes an input of which nothing is read: note is told what would be. Every optional member is there.
 func newDescribed(note func(reading)) *input {
