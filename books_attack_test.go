@@ -425,7 +425,7 @@ func (h *bookHistory) trade() {
 	case 2:
 		if id := h.order(methodCard); id != "" {
 			h.try(func(t *tx) error {
-				o, f, err := refundOrder(t, of, id, refundWish{amount: &amount}, anActor)
+				o, f, err := refundOrder(t, of, id, newRefund{amount: &amount}, anActor)
 				if err != nil {
 					return err
 				}

@@ -80,10 +80,10 @@ func (c *workedCountry) make(s *service) (report string, preview bookPreview) {
 				return err
 			}
 			if method == methodCash {
-				_, err := payOutside(t, anyAccount, o.ID, method, stamp{}, anActor)
+				_, err := payOutside(t, anyAccount, o.ID, orderMethod(method), stamp{}, anActor)
 				return err
 			}
-			return markPaid(t, &o, method, t.now, anActor)
+			return markPaid(t, &o, orderMethod(method), t.now, anActor)
 		})
 		return o.ID
 	}
@@ -92,7 +92,7 @@ func (c *workedCountry) make(s *service) (report string, preview bookPreview) {
 	sell("2026-11-20T18:40:00Z", c.second, order{Discount: 3000, Delivery: 4900, DeliveryRate: 2500, Lines: []orderLine{
 		line("Pizza", 1, 14900, c.food, "food"), line("Beer", 2, 6500, 2500, "drinks")}})
 	s.at(s.t, "2026-11-20T19:05:00Z", func(t *tx) error {
-		_, _, err := refundOrder(t, anyAccount, first, refundWish{lines: []linePart{{Line: 1, Quantity: 1}}}, anActor)
+		_, _, err := refundOrder(t, anyAccount, first, newRefund{lines: []linePart{{Line: 1, Quantity: 1}}}, anActor)
 		return err
 	})
 	sell("2026-11-20T19:30:00Z", methodCash, order{Lines: []orderLine{

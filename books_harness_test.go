@@ -174,7 +174,7 @@ func (k *bookkeeper) sellBy(method string, amount int64, change ...func(*order))
 		if _, err := createOrder(t, o, guest{}, minOrderLife, actorCommand); err != nil {
 			return err
 		}
-		return markPaid(t, o, method, t.now, actorCommand)
+		return markPaid(t, o, orderMethod(method), t.now, actorCommand)
 	})
 	k.recordRevenue()
 	return o.ID

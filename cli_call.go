@@ -377,7 +377,8 @@ func asYesOrNo(_ *env, word string) (any, error) {
 }
 
 // asOneOf sends one of a few words. It refuses any other.
-func asOneOf(words []string) func(*env, string) (any, error) {
+func asOneOf[T ~string](choices []T) func(*env, string) (any, error) {
+	words := asTexts(choices)
 	return func(_ *env, word string) (any, error) {
 		if word != "" && !slices.Contains(words, word) {
 			return nil, unknownWord("there is no", word, words)

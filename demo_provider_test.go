@@ -100,7 +100,7 @@ func TestDemoProvider_goesOnFromTheRows(t *testing.T) {
 	t.Parallel()
 	d := newDemoTill(t)
 	row := func(state string, authorized, captured, refunded int64) *payment {
-		return &payment{ID: newID("pay", demoDawn), Method: methodCard, Amount: 2000, Currency: "CHF", State: state,
+		return &payment{ID: newID("pay", demoDawn), Method: methodCard, Amount: 2000, Currency: "CHF", State: paymentState(state),
 			Authorized: authorized, Captured: captured, Refunded: refunded,
 			CaptureBefore: newStamp(demoDawn).after(time.Hour)}
 	}

@@ -48,6 +48,25 @@ var schemaNames = map[string]string{
 
 	"webhookReplay": "Replay",
 	"statsInterval": "Interval",
+	"vatSum":        "VATSum", "lineView": "OrderLine", "deliveryView": "OrderDelivery", "guest": "OrderCustomer",
+	"fulfilmentView": "OrderFulfilment", "guestAddress": "OrderFulfilmentAddress", "linePart": "RefundLine",
+	"outsidePayment": "PaidOutside", "payment": "OrderPayment", "providerName": "PaymentProvider",
+	"list of listedPayment": "PaymentPage", "list of listedRefund": "RefundPage",
+}
+
+// nestedNames are the names of schemas of objects within requests that are not those of where they are, since a release
+// has them. Else a customer of a NewOrder is a NewOrderCustomer, and one of its lines a NewOrderLine.
+var nestedNames = map[string]string{
+	"AcceptanceLine": "AcceptedLine",
+}
+
+// nullableWords are types of words that may be null wherever answers have them: their schemas include that, since
+// released ones do.
+var nullableWords = []string{"OrderClosing", "OrderDispute", "OrderMethod", "OrderRejectReason"}
+
+// storedTypes are the types of members that answers have as they are stored in JSON.
+var storedTypes = map[string]reflect.Type{
+	"refund.lines": reflect.TypeFor[[]linePart](),
 }
 
 // requestNames are the names of the schemas of requests that are no struct of their own, by operation, and of objects
@@ -369,10 +388,10 @@ func (m *openapiMaker) describe(rt *route) describedRequest {
 		into.asked, into.nullable, into.fixed = asked, nullable, fixed
 	}))
 	var out describedRequest
-	for _, p := range byPath[inQuery] {
+	for _, p := range slices.Concat(byPath[inPath], byPath[inQuery]) {
 		out.parameters = append(out.parameters, m.parameter(rt, p))
 	}
-	out.body = m.object("#", byPath)
+	out.body = m.object("#", m.requestName(rt), byPath)
 	return out
 }
 
@@ -393,8 +412,14 @@ func (m *openapiMaker) said(name string) string {
 	}
 }
 
-// object returns the schema of the object of a request at a path.
-func (m *openapiMaker) object(path string, byPath map[string][]*readingAt) *jsonValue {
+// nestedName returns the name of the schema of an object, or of an element of a list, within an object of a request.
+func nestedName(of, member string) string {
+	name := of + codeName([]string{member})
+	return cmp.Or(nestedNames[name], name)
+}
+
+// object returns the schema of the object of a request at a path, and adds those of objects within it.
+func (m *openapiMaker) object(path, name string, byPath map[string][]*readingAt) *jsonValue {
 	needed, properties := []string{}, jsonObjectOf()
 	for _, r := range byPath[path] {
 		if r.kind == jsonNull { // it is asked for or refused, and not read
@@ -403,16 +428,28 @@ func (m *openapiMaker) object(path string, byPath map[string][]*readingAt) *json
 		if r.need == required && !r.asked {
 			needed = append(needed, r.name)
 		}
-		p := m.readSchema(r)
-		if within := path + "/" + r.name; byPath[within] != nil {
-			p = m.object(within, byPath)
-		} else if byPath[within+"/*"] != nil {
-			p.set("items", m.object(within+"/*", byPath))
-		}
 		if r.says == "" {
 			m.t.Errorf("nothing is said of the member %s/%s", path, r.name)
 		}
-		p.set("description", jsonTextOf(r.says))
+		p := m.readSchema(r)
+		within, nested := path+"/"+r.name, nestedName(name, r.name)
+		if r.kind == jsonArray {
+			nested = nestedName(name, strings.TrimSuffix(r.name, "s"))
+		}
+		if byPath[within] != nil {
+			of := m.object(within, nested, byPath)
+			of.set("description", jsonTextOf(r.says))
+			m.addSchema(nested, of)
+			if p = refTo("schemas", nested); r.nullable {
+				p = jsonObjectOf("anyOf", jsonListOf(p, jsonObjectOf("type", "null")))
+			}
+		} else if byPath[within+"/*"] != nil {
+			m.addSchema(nested, m.object(within+"/*", nested, byPath))
+			p.set("items", refTo("schemas", nested))
+		}
+		if _, isRef := p.member("$ref"); !isRef { // which says it
+			p.set("description", jsonTextOf(r.says))
+		}
 		properties.set(r.name, p)
 	}
 	of := jsonObjectOf("type", "object")
@@ -430,6 +467,9 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 	kinds := map[jsonKind]string{jsonBool: "boolean", jsonNumber: "integer", jsonString: "string", jsonArray: "array",
 		jsonObject: "object"}
 	s := jsonObjectOf("type", kinds[r.kind])
+	if ref := m.refToWords(r.check); ref != nil && r.kind == jsonString && !r.nullable {
+		return ref
+	}
 	switch r.kind {
 	case jsonNumber:
 		s.set("format", jsonTextOf("int64"))
@@ -465,14 +505,21 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 	return s
 }
 
-// refToWords refers to the type of m.words whose words are the only ones that pass; nil: there is none.
+// refToWords refers to the schema of the declared type whose words are the only ones that pass; nil: there is none.
 func (m *openapiMaker) refToWords(c textCheck) *jsonValue {
-	for t, words := range m.words {
-		if slices.Equal(words, c.words) {
-			return m.answerSchema(t, "")
-		}
+	t := c.named
+	if t == nil || !slices.Equal(m.wordsOf(t), c.words) || slices.Contains(nullableWords, m.nameOf(t)) {
+		return nil
 	}
-	return nil
+	return m.answerSchema(t, "")
+}
+
+// wordsOf returns the words of a type; nil: it is none of words.
+func (m *openapiMaker) wordsOf(t reflect.Type) []string {
+	if words := m.words[t]; words != nil {
+		return words
+	}
+	return declaredWords[t]
 }
 
 // addText adds what a text may be to its schema, and returns that.
@@ -511,7 +558,7 @@ func (m *openapiMaker) parameter(rt *route, r *readingAt) *jsonValue {
 	if m.hand.at("components", "parameters", r.name, "in").text == "query" {
 		return refTo("parameters", r.name)
 	}
-	s := cmp.Or(m.refToWords(r.check), m.readSchema(r))
+	s := m.readSchema(r)
 	if n := r.check.numbers; n != [2]int{} {
 		s = jsonObjectOf("type", "integer", "format", "int64", "minimum", n[0], "maximum", n[1])
 	}
@@ -519,6 +566,9 @@ func (m *openapiMaker) parameter(rt *route, r *readingAt) *jsonValue {
 		m.t.Errorf("nothing is said of the parameter %s of %s", r.name, rt.pattern)
 	}
 	p := jsonObjectOf("name", r.name, "in", "query", "description", r.says, "schema", s)
+	if r.path == inPath {
+		p = jsonObjectOf("name", r.name, "in", "path", "required", true, "description", r.says, "schema", s)
+	}
 	example := m.examples.at(rt.endpoint.operation(), "parameters", r.name)
 	if example.kind == jsonNull {
 		m.t.Errorf("there is no example of the parameter %s of %s", r.name, rt.pattern)
@@ -527,11 +577,19 @@ func (m *openapiMaker) parameter(rt *route, r *readingAt) *jsonValue {
 	return p
 }
 
-// requestBody describes the body of a request.
-func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jsonValue {
-	name := requestNames[id]
+// requestName returns the name of the schema of a route's request; "": it has none.
+func (m *openapiMaker) requestName(rt *route) string {
+	name := requestNames[rt.endpoint.operation()]
 	if rt.endpoint.request != nil && rt.endpoint.request.Kind() == reflect.Struct && name == "" {
 		name = m.nameOf(rt.endpoint.request)
+	}
+	return name
+}
+
+// requestBody describes the body of a request.
+func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jsonValue {
+	name := m.requestName(rt)
+	if requestNames[id] == "" && name != "" {
 		if says := m.src.types[rt.endpoint.request.Name()]; says != "" {
 			schema.set("description", jsonTextOf(says))
 		}
@@ -661,7 +719,9 @@ var genericList = regexp.MustCompile(`^list\[\*?[\w./-]*?\.?(\w+)\]$`)
 
 // nameOf returns the name of a type's schema.
 func (m *openapiMaker) nameOf(t reflect.Type) string {
-	if found := genericList.FindStringSubmatch(t.Name()); found != nil {
+	if found := genericList.FindStringSubmatch(t.Name()); found != nil && schemaNames["list of "+found[1]] != "" {
+		return schemaNames["list of "+found[1]]
+	} else if found != nil {
 		return cmp.Or(schemaNames[found[1]], capitalized(found[1])) + "Page"
 	}
 	return cmp.Or(schemaNames[t.Name()], capitalized(t.Name()))
@@ -704,9 +764,12 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 		}
 		return s
 	}
-	if words := append(m.words[t], declaredWords[t]...); words != nil {
-		m.addSchema(m.nameOf(t), jsonObjectOf("type", "string", "enum", jsonTexts(words...),
-			"description", m.src.types[t.Name()]))
+	if words := m.wordsOf(t); words != nil {
+		s := jsonObjectOf("type", "string", "enum", jsonTexts(words...), "description", m.src.types[t.Name()])
+		if slices.Contains(nullableWords, m.nameOf(t)) {
+			m.addNull(s)
+		}
+		m.addSchema(m.nameOf(t), s)
 		return refTo("schemas", m.nameOf(t))
 	}
 	switch t.Kind() {
@@ -858,12 +921,16 @@ func (m *openapiMaker) answerMember(f reflect.StructField, of, member string) *j
 	if says == "" {
 		m.t.Errorf("the member %s of %s has no comment, which the document shows", member, of)
 	}
-	s := m.answerSchema(f.Type, f.Tag)
+	as := f.Type
+	if stored := storedTypes[of+"."+member]; stored != nil {
+		as = stored
+	}
+	s := m.answerSchema(as, f.Tag)
 	if ref, isRef := s.member("$ref"); isRef {
-		if !nullWord.MatchString(says) {
+		name := ref.text[strings.LastIndexByte(ref.text, '/')+1:]
+		if !nullWord.MatchString(says) || slices.Contains(nullableWords, name) {
 			return s
 		}
-		name := ref.text[strings.LastIndexByte(ref.text, '/')+1:]
 		if words, isWords := m.schemas[name].member("enum"); isWords {
 			list := slices.Concat(words.list, []jsonValue{{}})
 			return jsonObjectOf("type", jsonTexts("string", "null"), "enum", &jsonValue{kind: jsonArray, list: list},
@@ -872,13 +939,18 @@ func (m *openapiMaker) answerMember(f reflect.StructField, of, member string) *j
 		return jsonObjectOf("anyOf", jsonListOf(s, jsonObjectOf("type", "null")), "description", says)
 	}
 	if nullWord.MatchString(says) {
-		s.set("type", jsonTexts(s.at("type").text, "null"))
-		if words, has := s.member("enum"); has {
-			words.list = append(words.list, jsonValue{})
-		}
+		m.addNull(s)
 	}
 	s.set("description", jsonTextOf(says))
 	return s
+}
+
+// addNull has a schema allow null, too.
+func (m *openapiMaker) addNull(s *jsonValue) {
+	s.set("type", jsonTexts(s.at("type").text, "null"))
+	if words, has := s.member("enum"); has {
+		words.list = append(words.list, jsonValue{})
+	}
 }
 
 // responses describes what a route answers.

@@ -55,8 +55,11 @@ type reading struct {
 	ofCommand bool // only a command of the operator can send it
 }
 
-// inQuery is the path of parameters.
-const inQuery = "?"
+// inQuery and inPath are the paths of parameters.
+const (
+	inQuery = "?"
+	inPath  = "{}"
+)
 
 // newDescribed makes an input of which nothing is read: note is told what would be. Every optional member is there.
 func newDescribed(note func(reading)) *input {

@@ -36,8 +36,8 @@ const (
 	rowUnknown    = "unknown"    // of a kind that we do not know
 )
 
-// A ledgerRow is one movement of money in a provider's ledger. Amounts are in the minor unit, and negative for what was
-// taken; what remains of it is amount - fee - tax. Of rowFee all is fee or tax, and the amount is 0.
+// A ledgerRow is one movement of money in a provider's ledger. Amounts are in the minor unit, and negative for what
+// was taken; what remains of it is amount - fee - tax. Of rowFee all is fee or tax, and the amount is 0.
 type ledgerRow struct {
 	id       string // unique in its payout
 	category string // rowPayment, …

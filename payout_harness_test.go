@@ -259,7 +259,7 @@ func (k *till) sell(method string, amount, fee int64) ledgerRow {
 	k.t.Helper()
 	o := &order{AccountID: k.account, Currency: "SEK", ReturnURL: siteOrigin,
 		Lines: []orderLine{{Name: "Menu", Quantity: 1, UnitAmount: amount, VATRate: 1200, Group: "food"}}}
-	p := &payment{AccountID: k.account, ConnectionID: k.connection, Provider: k.provider, Method: method,
+	p := &payment{AccountID: k.account, ConnectionID: k.connection, Provider: providerName(k.provider), Method: paymentMethod(method),
 		State: paymentCaptured, Amount: amount, Captured: amount, Currency: o.Currency, IntentID: new(k.id("pi")),
 		Revision: 2}
 	k.change(func(t *tx) error {
@@ -269,7 +269,7 @@ func (k *till) sell(method string, amount, fee int64) ledgerRow {
 		p.ID, p.OrderID, p.CreatedAt, p.AuthorizedAt, p.CapturedAt = t.newID("pay"), o.ID, t.now, t.now, t.now
 		paymentTable.insert(t, p)
 		o.PaymentID, o.Attempts, o.AuthorizedAt, o.AcceptedAt = &p.ID, 1, t.now, t.now
-		return markPaid(t, o, method, t.now, actorCommand)
+		return markPaid(t, o, orderMethod(method), t.now, actorCommand)
 	})
 	return k.row(rowPayment, amount, fee, func(r *ledgerRow) {
 		r.intentID, r.paymentID, r.source = *p.IntentID, p.ID, *p.IntentID
@@ -303,7 +303,7 @@ func (k *till) refund(of ledgerRow, amount int64) ledgerRow {
 	id, paymentID := k.orderOf(of)
 	source := k.id("re")
 	k.change(func(t *tx) error {
-		if err := givesBack(t, id, refundWish{amount: &amount}); err != nil {
+		if err := givesBack(t, id, newRefund{amount: &amount}); err != nil {
 			return err
 		}
 		_, err := t.try(`UPDATE refunds SET provider_id = ? WHERE order_id = ? AND provider_id IS NULL`, source, id)

@@ -510,7 +510,7 @@ func recordOrder(t *tx, id string) error {
 // recordSource records what is due of one source: nothing if that is recorded, otherwise a fact that takes back
 // what is recorded, and one with what is due.
 func recordSource(t *tx, p *paidOrder, source string, due dueFact) error {
-	method, before := valueOr(p.Method, methodNone), p.recorded[source]
+	method, before := string(valueOr(p.Method, methodNone)), p.recorded[source]
 	done, changed := false, false
 	for _, net := range slices.Clone(before) {
 		if len(net.figures) == 0 {

@@ -42,9 +42,10 @@ type textCheck struct {
 	of func(s string) (code, detail string) // those of a fieldError; "" and "" if the text passes
 
 	pattern, format string
-	words           []string // the only texts that pass
-	least, most     int      // characters; 0: as many as there are
-	numbers         [2]int   // of a parameter that is a whole number: from and to
+	words           []string     // the only texts that pass
+	named           reflect.Type // of words
+	least, most     int          // characters; 0: as many as there are
+	numbers         [2]int       // of a parameter that is a whole number: from and to
 }
 
 // fault returns what is wrong with a text, as the code and the detail of a fieldError; "" and "": nothing.
@@ -137,7 +138,7 @@ func asTexts[T ~string](words []T) []string {
 // oneOf returns a check for a text that is one of choices.
 func oneOf[T ~string](choices ...T) textCheck {
 	words := asTexts(choices)
-	return textCheck{words: words, of: checkedBy(func(s string) bool { return slices.Contains(words, s) },
+	return textCheck{words: words, named: reflect.TypeFor[T](), of: checkedBy(func(s string) bool { return slices.Contains(words, s) },
 		"unknown_value", "This must be one of "+strings.Join(words, ", ")+".")}
 }
 
@@ -290,7 +291,7 @@ func isCountry(s string) bool {
 }
 
 // checkCountry is a textCheck for a country.
-var checkCountry = textCheck{pattern: "^[A-Z]{2}$", of: func(s string) (code, detail string) {
+var checkCountry = textCheck{pattern: "^[A-Z]{2}$", most: 2, of: func(s string) (code, detail string) {
 	if !isCountry(s) {
 		return "unknown_country", "This must be the code of a country in ISO 3166-1, such as CH."
 	}
