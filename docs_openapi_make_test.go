@@ -57,7 +57,9 @@ var schemaNames = map[string]string{
 // nestedNames are the names of schemas of objects within requests that are not those of where they are, since a release
 // has them. Else a customer of a NewOrder is a NewOrderCustomer, and one of its lines a NewOrderLine.
 var nestedNames = map[string]string{
-	"AcceptanceLine": "AcceptedLine",
+	"AcceptanceLine":           "AcceptedLine",
+	"ActivationRequestDevice":  "DeviceInfo",
+	"WidgetEventsRequestEvent": "WidgetEvent",
 }
 
 // nullableWords are types of words that may be null wherever answers have them: their schemas include that, since
@@ -69,8 +71,7 @@ var storedTypes = map[string]reflect.Type{
 	"refund.lines": reflect.TypeFor[[]linePart](),
 }
 
-// requestNames are the names of the schemas of requests that are no struct of their own, by operation, and of objects
-// within requests, by operation and member: "createOrder lines/*" is for the elements of lines.
+// requestNames are the names of the schemas of requests that are no struct of their own, by operation.
 var requestNames = map[string]string{
 	"updatePlan":        "PlanTerms",
 	"updateLicense":     "LicenseTerms",
@@ -78,10 +79,9 @@ var requestNames = map[string]string{
 	"verifyLicense":     "VerificationRequest",
 	"deactivateLicense": "DeactivationRequest",
 
-	"activateLicense device": "DeviceInfo",
-	"updateWebhook":          "WebhookChange",
-	"createApp":              "NewApp",
-	"updateApp":              "AppChange",
+	"updateWebhook": "WebhookChange",
+	"createApp":     "NewApp",
+	"updateApp":     "AppChange",
 }
 
 // An openapiMaker makes the document.
@@ -601,7 +601,6 @@ func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jso
 	if name == "" {
 		m.t.Errorf("the request of %s has no name: give it a type, or a line in requestNames", id)
 	}
-	m.nameParts(id, schema)
 	m.addSchema(name, schema)
 	media := jsonObjectOf("schema", refTo("schemas", name))
 	if examples := m.examples.at(id, "request"); len(examples.members) > 0 {
@@ -612,30 +611,6 @@ func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jso
 		content.set("text/plain", media)
 	}
 	return jsonObjectOf("required", !rt.noBody, "content", content)
-}
-
-// nameParts gives objects within a request the schemas that requestNames names.
-func (m *openapiMaker) nameParts(id string, schema *jsonValue) {
-	for _, key := range slices.Backward(slices.Sorted(maps.Keys(requestNames))) { // what is within others first
-		path, of := strings.CutPrefix(key, id+" ")
-		if !of {
-			continue
-		}
-		part := schema
-		for _, segment := range strings.Split(path, "/") {
-			if segment == "*" {
-				part = part.at("items")
-			} else {
-				part = part.at("properties", segment)
-			}
-		}
-		if part.kind != jsonObject {
-			m.t.Errorf("the request of %s has no %s", id, path)
-		}
-		whole := *part
-		m.addSchema(requestNames[key], &whole)
-		*part = *refTo("schemas", requestNames[key])
-	}
 }
 
 // addSchema adds a schema, which must be the same wherever it is used.
