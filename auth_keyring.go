@@ -66,10 +66,20 @@ func signingKeyOf(private ed25519.PrivateKey, createdAt stamp) signingKey {
 	return signingKey{private: private, public: public, kid: thumbprint(public), createdAt: createdAt}
 }
 
-// jwk returns the public half as a JSON Web Key (RFC 8037).
-func (k *signingKey) jwk() map[string]string {
+// A publicKey is a public key (RFC 8037).
+type publicKey struct {
+	Type      string `json:"kty" is:"=OKP"`                // The kind of key.
+	Curve     string `json:"crv" is:"=Ed25519"`            // The curve.
+	X         string `json:"x" is:"^[A-Za-z0-9_-]{43}$"`   // The key, base64url.
+	Kid       string `json:"kid" is:"^[A-Za-z0-9_-]{43}$"` // Its RFC 7638 thumbprint.
+	Use       string `json:"use" is:"=sig"`                // What it is for.
+	Algorithm string `json:"alg" is:"=EdDSA"`              // The algorithm.
+}
+
+// jwk returns the public half as a JSON Web Key.
+func (k *signingKey) jwk() publicKey {
 	x := base64.RawURLEncoding.EncodeToString(k.public)
-	return map[string]string{"kty": "OKP", "crv": "Ed25519", "x": x, "kid": k.kid, "use": "sig", "alg": "EdDSA"}
+	return publicKey{Type: "OKP", Curve: "Ed25519", X: x, Kid: k.kid, Use: "sig", Algorithm: "EdDSA"}
 }
 
 // thumbprint returns the JWK thumbprint of a key (RFC 7638, with the members of RFC 8037).

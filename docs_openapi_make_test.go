@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 )
 
@@ -130,6 +131,22 @@ func makeOpenAPI(t testing.TB) string {
 			paths = m.addOperation(paths, rt)
 		}
 	}
+	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
+		for _, root := range w.roots {
+			if root.endpoint.doc != 0 {
+				paths = slices.DeleteFunc(paths, func(p jsonMember) bool {
+					return p.name == root.path ||
+						p.name == root.path+documentPath
+				})
+				paths = m.addRoot(paths, &root)
+			}
+		}
+	}
+	for i := range paths {
+		for j := range paths[i].value.members {
+			m.withRefusals(&paths[i].value.members[j].value)
+		}
+	}
 	return m.assemble(paths)
 }
 
@@ -241,6 +258,39 @@ func (m *openapiMaker) addOperation(paths []jsonMember, rt *route) []jsonMember 
 	return paths
 }
 
+// addRoot adds the operation of a root path, which no account is charged for and which needs no database.
+func (m *openapiMaker) addRoot(paths []jsonMember, root *rootPath) []jsonMember {
+	path := root.path
+	if root.ofBase {
+		path += documentPath
+	}
+	op := m.operation(&route{pattern: "GET " + path, free: true, open: root.open, answers: root.answers,
+		endpoint: root.endpoint})
+	all := op.at("responses")
+	all.members = slices.DeleteFunc(all.members, func(m jsonMember) bool { return m.name != "200" && m.name != "500" })
+	all.set("431", jsonObjectOf("description", "The headers of the request have more than 16 KiB."))
+	server := jsonObjectOf("url", documentRoot, "description", "The root")
+	return append(paths, jsonMember{path, *jsonObjectOf("servers", jsonListOf(server), "get", op)})
+}
+
+// withRefusals describes the refusals of an operation that is written by hand, which lists their codes in x-refuses.
+func (m *openapiMaker) withRefusals(op *jsonValue) {
+	names := op.at("x-refuses").text
+	if names == "" {
+		return
+	}
+	op.members = slices.DeleteFunc(op.members, func(m jsonMember) bool { return m.name == "x-refuses" })
+	rt := &route{pattern: "POST /", raw: true, free: true, refuses: names}
+	byStatus := map[string][]string{}
+	for _, name := range strings.Fields(names) {
+		status := strconv.Itoa(m.problems[name].status)
+		byStatus[status] = append(byStatus[status], name)
+	}
+	for _, status := range slices.Sorted(maps.Keys(byStatus)) {
+		op.at("responses").set(status, m.refusal(rt, op.at("operationId").text, status, byStatus[status]))
+	}
+}
+
 // operation describes one route.
 func (m *openapiMaker) operation(rt *route) *jsonValue {
 	id := rt.endpoint.operation()
@@ -339,7 +389,14 @@ func (m *openapiMaker) wildcards(rt *route) (all []*jsonValue) {
 		if p.kind != jsonString {
 			m.t.Errorf("testdata/openapi-hand.json does not say which parameter {%s} of %s is", found, rt.path())
 		}
-		all = append(all, refTo("parameters", p.text))
+		name, says, _ := strings.Cut(p.text, ": ")
+		example := m.examples.at("parameters", name)
+		if example.kind != jsonString {
+			m.t.Errorf("there is no example of the parameter %s", name)
+		}
+		m.shown["parameters "+name] = jsonObjectOf("name", found, "in", "path", "required", true, "description", says,
+			"schema", jsonObjectOf("type", "string"), "example", example)
+		all = append(all, refTo("parameters", name))
 	}
 	return all
 }
@@ -1155,6 +1212,7 @@ func (m *openapiMaker) headers(rt *route, status string, codes []string) *jsonVa
 	early := slices.Contains([]string{"400", "401", "413", "415"}, status) && !slices.ContainsFunc(codes, isOwn)
 	add((!rt.free || !success) && !early, "RateLimit", "RateLimit-Policy")
 	add(success && isTagged(rt), "Cache-Control", "ETag")
+	add(success && strings.Contains(rt.answers, "cached"), "Cache-Control")
 	add(success && rt.open, "Access-Control-Allow-Origin")
 	if success && status[0] == '2' && strings.Contains(rt.answers, "image/") {
 		for _, name := range slices.Sorted(maps.Keys(pictureHeaders)) {

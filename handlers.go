@@ -97,6 +97,9 @@ type rootPath struct {
 	// more returns further paths that serve answers, which depend on the base addresses; nil: there are
 	// none. It is called with the base addresses, the current one first, whenever they have changed.
 	more func(bases []baseAddress) ([]string, error)
+
+	endpoint endpoint // for the document: what serve answers with, see servedBy; zero: it is described by hand
+	answers  string   // as route.answers
 }
 
 // A chore is background work of a wing, done once a second.

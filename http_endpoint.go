@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net/http"
 	"reflect"
 	"runtime"
 	"slices"
@@ -63,6 +64,11 @@ func admitting[Req, Res any](read func(*input) Req, answer func(context.Context,
 	e := described[Req, Res](answer, func(in *input) { read(in) })
 	e.run = func(ctx context.Context, c *call) (any, error) { return answer(ctx, c, read(c.in)) }
 	return e
+}
+
+// servedBy returns the endpoint of a root path: serve writes a Res, as JSON or in the type of rootPath.answers.
+func servedBy[Res any](serve func(w *response, r *http.Request)) endpoint {
+	return described[noMembers, Res](serve, func(*input) {})
 }
 
 // described returns an endpoint without its run.

@@ -44,8 +44,10 @@ func oauthWing(s *server) wing {
 		routes[i].free, routes[i].origin, routes[i].form = true, originApp, "oauth"
 	}
 	return wing{routes: routes, refusals: map[string]refusalForm{"oauth": refuseOAuth}, roots: []rootPath{
-		{path: serverMetadataPath, ofBase: true, open: true, serve: s.showServerMetadata},
-		{path: resourceMetadataPath, ofBase: true, open: true, serve: s.showResourceMetadata},
+		{path: serverMetadataPath, ofBase: true, open: true, serve: s.getServerMetadata, answers: "cached",
+			endpoint: servedBy[serverMetadata](s.getServerMetadata)},
+		{path: resourceMetadataPath, ofBase: true, open: true, serve: s.getResourceMetadata, answers: "cached",
+			endpoint: servedBy[resourceMetadata](s.getResourceMetadata)},
 	}}
 }
 
@@ -324,31 +326,52 @@ func (a *oauthAPI) revoke(ctx context.Context, c *call) (any, error) {
 // serverMetadataPath stands before the path of the base address, which is the issuer (RFC 8414, section 3.1).
 const serverMetadataPath = "/.well-known/oauth-authorization-server"
 
-// The serverMetadata are the members of RFC 8414, section 2, and RFC 9207, section 3, that apply here.
+// The serverMetadata say where applications get tokens, and how (RFC 8414, section 2, and RFC 9207, section 3).
 type serverMetadata struct {
-	Issuer               string   `json:"issuer"`
-	Authorization        string   `json:"authorization_endpoint"`
-	Token                string   `json:"token_endpoint"`
-	Revocation           string   `json:"revocation_endpoint"`
-	Keys                 string   `json:"jwks_uri"`
-	Scopes               []string `json:"scopes_supported"`
-	ResponseTypes        []string `json:"response_types_supported"`
-	ResponseModes        []string `json:"response_modes_supported"`
-	GrantTypes           []string `json:"grant_types_supported"`
-	ChallengeMethods     []string `json:"code_challenge_methods_supported"`
-	TokenMethods         []string `json:"token_endpoint_auth_methods_supported"`
-	TokenAlgorithms      []string `json:"token_endpoint_auth_signing_alg_values_supported"`
-	RevocationMethods    []string `json:"revocation_endpoint_auth_methods_supported"`
-	RevokingAlgorithms   []string `json:"revocation_endpoint_auth_signing_alg_values_supported"`
-	AnswersCarryIssuer   bool     `json:"authorization_response_iss_parameter_supported"`
-	ProtectedResources   []string `json:"protected_resources"` // RFC 9728, section 4
-	ServiceDocumentation string   `json:"service_documentation"`
+	Issuer        string   `json:"issuer" is:"uri"`                 // The base address. Codes and tokens name it as `iss`.
+	Authorization string   `json:"authorization_endpoint" is:"uri"` // Where browsers are sent.
+	Token         string   `json:"token_endpoint" is:"uri"`         // Where applications get tokens.
+	Revocation    string   `json:"revocation_endpoint" is:"uri"`    // Where they give them back (RFC 7009).
+	Keys          string   `json:"jwks_uri" is:"uri"`               // The public keys.
+	Scopes        []string `json:"scopes_supported"`                // All scopes that an application can have.
+	ResponseTypes []string `json:"response_types_supported"`        // Only `code`.
+	ResponseModes []string `json:"response_modes_supported"`        // Only `query`.
+	GrantTypes    []string `json:"grant_types_supported"`           // How tokens are got.
 
+	// Of PKCE, which every application needs.
+	ChallengeMethods []string `json:"code_challenge_methods_supported"`
+
+	// How applications prove themselves; `none` is for those that can keep no secret.
+	TokenMethods []string `json:"token_endpoint_auth_methods_supported"`
+
+	// With which signatures are made.
+	TokenAlgorithms []string `json:"token_endpoint_auth_signing_alg_values_supported"`
+
+	// As at the token endpoint.
+	RevocationMethods []string `json:"revocation_endpoint_auth_methods_supported"`
+
+	// As at the token endpoint.
+	RevokingAlgorithms []string `json:"revocation_endpoint_auth_signing_alg_values_supported"`
+
+	// Answers to browsers carry `iss` (RFC 9207).
+	AnswersCarryIssuer bool `json:"authorization_response_iss_parameter_supported"`
+
+	// What the tokens are for: the base address (RFC 9728, section 4).
+	ProtectedResources []string `json:"protected_resources"`
+
+	// The chapter for who builds an application.
+	ServiceDocumentation string `json:"service_documentation" is:"uri"`
+
+	// The `https` address of a Client ID Metadata Document is taken as `client_id`
+	// (draft-ietf-oauth-client-id-metadata-document). Absent: none is.
 	ClientDocuments bool `json:"client_id_metadata_document_supported,omitempty"`
 }
 
-// showServerMetadata shows the metadata of the authorization server (RFC 8414).
-func (s *server) showServerMetadata(w *response, _ *http.Request) {
+// Read the metadata of the authorization server.
+//
+// Where applications get tokens, and how (RFC 8414). The end of the path is that of the current base address; it is not
+// found after that of an earlier one.
+func (s *server) getServerMetadata(w *response, _ *http.Request) {
 	rt := s.routing.Load()
 	base := rt.bases[0].URL
 	methods := []string{"client_secret_basic", "client_secret_post", "none"}
@@ -365,19 +388,24 @@ func (s *server) showServerMetadata(w *response, _ *http.Request) {
 	})
 }
 
-// The resourceMetadata are the members of RFC 9728, section 2, that apply here. jwks_uri would name keys with
-// which answers are signed, and none are.
+// The resourceMetadata say what the tokens are for (RFC 9728, section 2). No answer is signed, so there is no `jwks_uri`.
 type resourceMetadata struct {
-	Resource      string   `json:"resource"`
-	Servers       []string `json:"authorization_servers"`
-	Scopes        []string `json:"scopes_supported"`
+	Resource string   `json:"resource" is:"uri"`     // The base address: `aud` of the tokens.
+	Servers  []string `json:"authorization_servers"` // Who issues the tokens.
+	Scopes   []string `json:"scopes_supported"`      // All scopes that an application can have.
+
+	// Tokens are sent in the header `Authorization` only.
 	BearerMethods []string `json:"bearer_methods_supported"`
-	Name          string   `json:"resource_name"`
-	Documentation string   `json:"resource_documentation"`
+
+	Name          string `json:"resource_name"`                   // Its name, for people.
+	Documentation string `json:"resource_documentation" is:"uri"` // These documents.
 }
 
-// showResourceMetadata shows the metadata of what tokens are for (RFC 9728).
-func (s *server) showResourceMetadata(w *response, _ *http.Request) {
+// Read the metadata of this interface.
+//
+// Who issues the tokens that this interface takes (RFC 9728). Every 401 names it. The end of the path is that of the
+// current base address.
+func (s *server) getResourceMetadata(w *response, _ *http.Request) {
 	rt := s.routing.Load()
 	base := rt.bases[0].URL
 	s.writeMetadata(w, resourceMetadata{Resource: base, Servers: []string{base}, Scopes: appScopes,

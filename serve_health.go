@@ -22,7 +22,8 @@ func healthWing(s *server) wing {
 		routes: []route{{pattern: "GET /widget/health", free: true, noQuery: true, refuses: "validation_failed",
 			answers:  "200 503 application/health+json",
 			endpoint: answeringWith[healthReport](admitted(s, readNoMembers, s.getHealth))}},
-		roots: []rootPath{{path: "/livez", serve: s.showAlive}},
+		roots: []rootPath{{path: "/livez", serve: s.getLiveness, answers: "200 text/plain",
+			endpoint: servedBy[string](s.getLiveness)}},
 	}
 }
 
@@ -252,9 +253,10 @@ func (h *healthCheck) unproven(now time.Time) string {
 	return faultsUnproven[h.proof.What]
 }
 
-// showAlive answers GET /livez. It does not use the database: an answer says that the process
-// runs and serves requests.
-func (s *server) showAlive(w *response, _ *http.Request) {
+// Ask whether the process runs.
+//
+// Answers without the database: an answer says that the process runs and serves requests.
+func (s *server) getLiveness(w *response, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	s.write(w, reply{status: http.StatusOK, body: []byte("alive\n")})
 }
