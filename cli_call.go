@@ -228,7 +228,7 @@ func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
 	}
 	kept := &keptAnswer{header: http.Header{}}
 	c := &call{route: rt, request: r, response: &response{ResponseWriter: kept}, caller: o.who, bearer: o.who,
-		now: o.server.now(), strict: true, forced: o.env.on("force"), in: newInput(nil, r, o.who)}
+		now: o.server.now(), strict: true, forced: o.env.on("force"), in: newInput(nil, r)}
 	if rt.takesJSON() {
 		c.body = []byte(sent.body)
 		if sent.body == "" {
@@ -237,7 +237,7 @@ func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
 		if c.parsed, err = parseBody(c.body, cmp.Or(rt.values, maxBodyValues)); err != nil {
 			return nil, usageError("this is not a JSON object: " + printable(err.Error()))
 		}
-		c.in = newInput(&c.parsed, r, o.who)
+		c.in = newInput(&c.parsed, r)
 		c.in.refuseUnknown()
 	}
 	result, err := rt.run(o.env.ctx, c)

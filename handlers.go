@@ -403,7 +403,7 @@ func (s *server) run(c *call) (any, error) {
 	if c.route.noQuery {
 		r.URL.RawQuery = ""
 	}
-	c.in = newInput(body, r, c.caller)
+	c.in = newInput(body, r)
 	if body != nil && (c.strict || c.route.careful) {
 		c.in.refuseUnknown()
 	}

@@ -248,7 +248,7 @@ func confirmRefund(e *env, body map[string]any) error {
 	if err != nil {
 		return err
 	}
-	in := newInput(&asked, nil, nil)
+	in := newInput(&asked, nil)
 	in.refuseUnknown()
 	w := readRefund(in)
 	if err := in.err(); err != nil {
