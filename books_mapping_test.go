@@ -12,7 +12,7 @@ func mappingOf(t testing.TB, product, text string) (bookMapping, []string) {
 	t.Helper()
 	body, err := parseJSON([]byte(text))
 	must(t, err)
-	in := newInput(&body, nil, nil)
+	in := newInput(&body, nil)
 	m := readMapping(in, productOf(product))
 	var wrong []string
 	for _, e := range *in.errs {

@@ -412,7 +412,14 @@ func (s *server) run(c *call) (any, error) {
 	if c.route.noQuery {
 		r.URL.RawQuery = ""
 	}
+<<<<<<< HEAD
 	s.startReading(c, body)
+=======
+	c.in = newInput(body, r)
+	if body != nil && (c.strict || c.route.careful) {
+		c.in.refuseUnknown()
+	}
+>>>>>>> x58-lic
 	if c.route.question {
 		return s.runQuestion(r.Context(), c)
 	}

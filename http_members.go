@@ -24,7 +24,6 @@ type input struct {
 	query   url.Values
 	unread  error         // why the query was not read; nil: it was
 	request *http.Request // for the wildcards of its path; nil: none are read
-	caller  *caller       // whom the bearer token names; nil: no token
 	pointer string        // JSON pointer of body within the request's body: "#" or "#/customer"
 	errs    *[]fieldError // every wrong member so far, shared with the inputs of nested objects
 	noted   []fieldError  // holds errs for the outermost input
@@ -63,14 +62,14 @@ const (
 
 // newDescribed makes an input of which nothing is read: note is told what would be. Every optional member is there.
 func newDescribed(note func(reading)) *input {
-	in := newInput(&jsonValue{kind: jsonObject}, nil, nil)
+	in := newInput(&jsonValue{kind: jsonObject}, nil)
 	in.note = note
 	return in
 }
 
 // newInput makes the input of a request with a parsed body. r is nil where there is a body but no request.
-func newInput(body *jsonValue, r *http.Request, who *caller) *input {
-	in := &input{body: body, request: r, caller: who, pointer: "#", path: "#"}
+func newInput(body *jsonValue, r *http.Request) *input {
+	in := &input{body: body, request: r, pointer: "#", path: "#"}
 	in.errs = &in.noted
 	if r != nil && r.URL.RawQuery != "" {
 		in.query, in.unread = parseFields("The query string of the URL", r.URL.RawQuery)

@@ -383,7 +383,7 @@ func importMembers(l *license) []member {
 // is the store's.
 func (row *importRow) readLicense(account string) (*license, error) {
 	var asked license
-	in := newInput(row.body(), nil, nil)
+	in := newInput(row.body(), nil)
 	set := in.change(importMembers(&asked), true)
 	l := &license{AccountID: account, Reference: asked.Reference}
 	if len(*in.errs) > 0 {

@@ -40,7 +40,7 @@ func readCarried(text string) (*deviceRequest, error) {
 	if err != nil {
 		return nil, &refusal{code: codeMalformedJSON}
 	}
-	in := newInput(&body, nil, nil)
+	in := newInput(&body, nil)
 	return readSeatRequest(in, true), in.err()
 }
 

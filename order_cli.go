@@ -248,8 +248,13 @@ func confirmRefund(e *env, body map[string]any) error {
 	if err != nil {
 		return err
 	}
+<<<<<<< HEAD
 	in := newInput(&asked, nil, nil)
 	in.known, in.strict = knownOf(func(in *input) { readRefund(in) }), true
+=======
+	in := newInput(&asked, nil)
+	in.refuseUnknown()
+>>>>>>> x58-lic
 	w := readRefund(in)
 	if err := in.err(); err != nil {
 		return err
