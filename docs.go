@@ -413,6 +413,7 @@ func quoteJSON(text string) string { return strings.TrimSpace(string(encodeJSON(
 type openAPI struct {
 	OpenAPI string   `json:"openapi"` // The version of OpenAPI.
 	Info    jsonText `json:"info"`    // What it is about.
+	_       struct{} `is:"open"`      // and more
 }
 
 // Read this document.

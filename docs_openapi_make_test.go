@@ -538,9 +538,12 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 		if r.low > 0 {
 			s.set("minItems", jsonNumberOf(r.low))
 		}
-		s.set("maxItems", jsonNumberOf(r.high))
+		words := m.refToWords(r.check)
+		if words == nil { // else it has at most all of them
+			s.set("maxItems", jsonNumberOf(r.high))
+		}
 		if r.each > 0 {
-			s.set("items", cmp.Or(m.refToWords(r.check), m.addText(jsonObjectOf("type", "string"),
+			s.set("items", cmp.Or(words, m.addText(jsonObjectOf("type", "string"),
 				&readingAt{reading: reading{need: true, high: r.each, check: r.check}})))
 		}
 	case jsonObject:
@@ -891,7 +894,7 @@ func (m *openapiMaker) structSchema(t reflect.Type) *jsonValue {
 	if name == "list" {
 		says = "A page of a list."
 	}
-	needed, properties, parts := []string{}, jsonObjectOf(), []*jsonValue{}
+	needed, properties, parts, open := []string{}, jsonObjectOf(), []*jsonValue{}, false
 	var add func(t reflect.Type, of string)
 	add = func(t reflect.Type, of string) {
 		for i := range t.NumField() {
@@ -909,6 +912,7 @@ func (m *openapiMaker) structSchema(t reflect.Type) *jsonValue {
 				continue
 			}
 			member, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+			open = open || f.Tag.Get("is") == "open"
 			if member == "" || member == "-" {
 				continue
 			}
@@ -938,6 +942,9 @@ func (m *openapiMaker) structSchema(t reflect.Type) *jsonValue {
 		own.set("required", jsonTexts(needed...))
 	}
 	own.set("properties", properties)
+	if open { // it has a field _ that says so
+		own.set("additionalProperties", jsonBoolOf(true))
+	}
 	if len(parts) > 0 {
 		s.set("allOf", jsonListOf(append(parts, own)...))
 	}

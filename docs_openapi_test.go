@@ -182,7 +182,11 @@ func edges(schema node) (breaks, fits map[string]any) {
 	number := func(name string) (int, bool) { n, ok := schema[name].(float64); return int(n), ok }
 	plain := schema["pattern"] == nil && schema["format"] == nil && schema["enum"] == nil
 	if n, ok := number("maxLength"); ok {
-		long := strings.Repeat("é", n)
+		letter := "é"
+		if n > maxBody { // a body has no room for as many of two bytes
+			letter = "e"
+		}
+		long := strings.Repeat(letter, n)
 		breaks["a long text"] = long + "e"
 		if plain {
 			fits["the longest text"] = long
@@ -258,6 +262,9 @@ var ofAnother = []string{"not_of_this_product", "not_of_this_kind", "not_of_this
 // needs.
 var ofKind = []string{"#/lines/0/vat_rate", "#/lines/0/tax", "#/fulfilment/address"}
 
+// ofCommands are members that only commands of the operator can send.
+var ofCommands = []string{"PATCH /account #/issuer"}
+
 // unless are members that may be absent only beside another, which the example lacks, or without one that it has.
 var unless = []string{"POST /licenses #/product", "POST /plans/{id}/apply #/revision",
 	"POST /widget/license/activate #/nonce", "POST /books/connections/{id}/exports #/date"}
@@ -323,7 +330,11 @@ func TestOpenAPI_bodyMembersAreJudgedAsTheirSchemasSay(t *testing.T) {
 				breaks["its absence"] = absent{}
 			}
 			for what, value := range breaks {
-				if code := f.refusalOf(o, base, m, value); !matches("^("+codesOfBreaks[what]+")$", code) {
+				want := codesOfBreaks[what]
+				if slices.Contains(ofCommands, o.name()+" "+m.pointer()) {
+					want = "unknown_member"
+				}
+				if code := f.refusalOf(o, base, m, value); !matches("^("+want+")$", code) {
 					t.Errorf("%s answers %s as %s with %q", o.name(), what, m.pointer(), code)
 				}
 			}

@@ -253,7 +253,10 @@ type widgetStats struct {
 }
 
 // Counts of one widget.
-type widgetCounts struct {
+type widgetCounts struct{ shownCounts }
+
+// shownCounts are counts as a caller may see them.
+type shownCounts struct {
 	Views    int64 `json:"views"`    // How often the widget was shown.
 	Visitors int64 `json:"visitors"` // Views that were a visitor's first of the UTC day.
 	Clicks   int64 `json:"clicks"`   // Clicks on an item.
@@ -265,7 +268,7 @@ type widgetCounts struct {
 // Counts of one interval of one widget.
 type widgetPoint struct {
 	Date string `json:"date" is:"date"` // The day, the Monday of the week or the first of the month.
-	widgetCounts
+	shownCounts
 }
 
 // How often an item was clicked and ordered.
@@ -310,8 +313,8 @@ type accountPoint struct {
 }
 
 // shown returns counts as a caller may see them.
-func (c counts) shown(withOrders bool) widgetCounts {
-	shown := widgetCounts{c.Views, c.Visitors, c.Clicks, nil}
+func (c counts) shown(withOrders bool) shownCounts {
+	shown := shownCounts{c.Views, c.Visitors, c.Clicks, nil}
 	if withOrders {
 		shown.Orders = &c.Orders
 	}
@@ -331,7 +334,7 @@ func (r *statsReport) shown() any {
 	for i, p := range r.series {
 		points[i] = widgetPoint{p.Date, p.shown(r.withOrders)}
 	}
-	return &widgetStats{r.widget.ID, r.widget.Name, r.statsSpan, r.totals.shown(r.withOrders), points, r.items, r.pages}
+	return &widgetStats{r.widget.ID, r.widget.Name, r.statsSpan, widgetCounts{r.totals.shown(r.withOrders)}, points, r.items, r.pages}
 }
 
 // report returns the report of a range with what a series has counted.

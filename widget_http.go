@@ -500,7 +500,7 @@ func dayOf(date string) time.Time {
 }
 
 // inWords returns counts as "1,200 views", "70 visitors" and so on, without the orders if these are not shown.
-func (c widgetCounts) inWords(lang pageLanguage) []string {
+func (c shownCounts) inWords(lang pageLanguage) []string {
 	words := []string{
 		amount(lang, c.Views, "view"), amount(lang, c.Visitors, "visitor"), amount(lang, c.Clicks, "click"),
 	}
