@@ -228,12 +228,8 @@ func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
 	}
 	kept := &keptAnswer{header: http.Header{}}
 	c := &call{route: rt, request: r, response: &response{ResponseWriter: kept}, caller: o.who, bearer: o.who,
-<<<<<<< HEAD
 		now: o.server.now(), strict: true, forced: o.env.on("force")}
 	var body *jsonValue
-=======
-		now: o.server.now(), strict: true, forced: o.env.on("force"), in: newInput(nil, r)}
->>>>>>> x58-lic
 	if rt.takesJSON() {
 		c.body = []byte(sent.body)
 		if sent.body == "" {
@@ -242,12 +238,7 @@ func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
 		if c.parsed, err = parseBody(c.body, cmp.Or(rt.values, maxBodyValues)); err != nil {
 			return nil, usageError("this is not a JSON object: " + printable(err.Error()))
 		}
-<<<<<<< HEAD
 		body = &c.parsed
-=======
-		c.in = newInput(&c.parsed, r)
-		c.in.refuseUnknown()
->>>>>>> x58-lic
 	}
 	o.server.startReading(c, body)
 	result, err := rt.run(o.env.ctx, c)

@@ -412,14 +412,7 @@ func (s *server) run(c *call) (any, error) {
 	if c.route.noQuery {
 		r.URL.RawQuery = ""
 	}
-<<<<<<< HEAD
 	s.startReading(c, body)
-=======
-	c.in = newInput(body, r)
-	if body != nil && (c.strict || c.route.careful) {
-		c.in.refuseUnknown()
-	}
->>>>>>> x58-lic
 	if c.route.question {
 		return s.runQuestion(r.Context(), c)
 	}
@@ -428,7 +421,7 @@ func (s *server) run(c *call) (any, error) {
 
 // startReading makes the input of a call.
 func (s *server) startReading(c *call, body *jsonValue) {
-	c.in = newInput(body, c.request, c.caller)
+	c.in = newInput(body, c.request)
 	c.in.known, c.in.late = c.route.known, s.undescribed
 	c.in.strict = body != nil && (c.strict || c.route.careful)
 }

@@ -248,13 +248,8 @@ func confirmRefund(e *env, body map[string]any) error {
 	if err != nil {
 		return err
 	}
-<<<<<<< HEAD
-	in := newInput(&asked, nil, nil)
-	in.known, in.strict = knownOf(func(in *input) { readRefund(in) }), true
-=======
 	in := newInput(&asked, nil)
-	in.refuseUnknown()
->>>>>>> x58-lic
+	in.known, in.strict = knownOf(func(in *input) { readRefund(in) }), true
 	w := readRefund(in)
 	if err := in.err(); err != nil {
 		return err
