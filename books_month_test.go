@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A month of a restaurant: orders by all methods, refunds of all kinds, disputes, and the books of each day, reconciled
-// to the cent by an oracle that knows only what was ordered and what was given back.
+// A month of a restaurant: orders by all methods, refunds of all kinds, disputes, and the books of each day,
+// reconciled to the cent by an oracle that knows only what was ordered and what was given back.
 
 // A monthDay is what the oracle has counted on a business day.
 type monthDay struct{ sales, delivery, tips, refunds, disputes, vat, cards, cash int64 }
@@ -86,7 +86,8 @@ func (m *month) pays(t *tx, o *order, method string) error {
 		return markPaid(t, o, orderMethod(method), t.now, actorCommand)
 	}
 	paid := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection.ID,
-		Provider: providerName(connection.Provider), Method: paymentMethod(method), State: paymentCaptured, Amount: o.Total, Captured: o.Total,
+		Provider: providerName(connection.Provider), Method: paymentMethod(method),
+		State: paymentCaptured, Amount: o.Total, Captured: o.Total,
 		Currency: o.Currency, CreatedAt: t.now, AuthorizedAt: t.now, CapturedAt: t.now, CheckedAt: t.now,
 		Revision: 2} // as if it had been written when it began, and when it was paid
 	paymentTable.insert(t, paid)
@@ -149,7 +150,8 @@ func (m *month) dispute(o *monthOrder, state string, taken int64) {
 		if err != nil {
 			return err
 		}
-		d := &dispute{PaymentID: *row.PaymentID, ID: "du_" + o.id, OrderID: o.id, Amount: row.Total, State: disputeState(state),
+		d := &dispute{PaymentID: *row.PaymentID, ID: "du_" + o.id, OrderID: o.id, Amount: row.Total,
+			State:    disputeState(state),
 			OpenedAt: t.now, Taken: taken, MovedAt: t.now}
 		if state == disputeWon || state == disputeLost {
 			d.ClosedAt = t.now

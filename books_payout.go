@@ -2,13 +2,14 @@ package main
 
 import "slices"
 
-// Entries of payouts (contract, section 12). What leaves a clearing account is what is paid out, the fees and the tax
-// on fees; sales, refunds and disputes were booked by their days. An entry books the fees. Only where the mapping names
-// an account of transit it also books what is paid out: else the accountant does, by the bank's statement.
+// Entries of payouts (contract, section 12). What leaves a clearing account is what is paid out, the fees and the
+// tax on fees; sales, refunds and disputes were booked by their days. An entry books the fees. Only where the
+// mapping names an account of transit it also books what is paid out: else the accountant does, by the bank's
+// statement.
 
 // payoutSubject returns a part of a payout as the subject of an entry on a date.
 func payoutSubject(p *payout, part string, date businessDate) newSubject {
-	key := "widgetd:" + p.AccountID + ":payout:" + p.Provider + ":" + valueOr(p.ProviderID, "")
+	key := "widgetd:" + p.AccountID + ":payout:" + string(p.Provider) + ":" + valueOr(p.ProviderID, "")
 	if part != partPayout {
 		key += ":" + part
 	}
@@ -94,7 +95,7 @@ func (q *queries) draftPayout(c *bookConnection, x *bookExport) (*bookEntry, []e
 		entry, err := q.draftUndo(c, x)
 		return entry, nil, err
 	}
-	held := firstWhere(payoutHolds, func(h payoutHold) bool { return h.reason == valueOr(p.Reason, "") })
+	held := firstWhere(payoutHolds, func(h payoutHold) bool { return h.reason == string(valueOr(p.Reason, "")) })
 	if held != nil {
 		return nil, []entryIssue{{held.reason, held.text}}, nil
 	}
@@ -172,14 +173,14 @@ func buildPayout(
 		if s.isDispute() {
 			fee = ruleDisputeFee
 		}
-		clearing, method := b.clearingOf(p, s.Method), valueOr(s.Method, "no payment")
+		clearing, method := b.clearingOf(p, s.Method), string(valueOr(s.Method, "no payment"))
 		b.moveOut(clearing, fee, method, s.Fee, placeFee, placeFeesKept)
 		b.moveOut(clearing, ruleFeeTax, method, s.Tax, placeFee, placeFeesKept)
 		if b.mapping.ofKind(ruleTransit) != nil && !p.ended() {
 			b.moveOut(clearing, ruleTransit, method, s.Net, placeTransit, placePaidOut)
 		}
 	}
-	return b.entry(c, date, p.Currency, narration("Payout "+date+" "+p.Currency+" "+p.Provider, syncKey))
+	return b.entry(c, date, p.Currency, narration("Payout "+date+" "+p.Currency+" "+string(p.Provider), syncKey))
 }
 
 // ofKind returns the rule of a kind of which there is one at most, or nil.
@@ -194,10 +195,10 @@ func (m *bookMapping) booksPayouts() bool {
 
 // clearingOf returns the rule of the clearing account of what is in a payout by a method. What is of no method has one
 // only where all methods of the provider that are mapped have the same. It notes why there is none.
-func (b *entryBuilder) clearingOf(p *payout, method *string) (rule *mappingRule) {
+func (b *entryBuilder) clearingOf(p *payout, method *payoutMethod) (rule *mappingRule) {
 	methods := p.methods()
 	if method != nil {
-		methods = []string{*method}
+		methods = []string{string(*method)}
 	}
 	for _, m := range methods {
 		switch other := b.mapping.clearing(m); {

@@ -55,17 +55,17 @@ var schemaNames = map[string]string{
 	"list of listedPayment": "PaymentPage", "list of listedRefund": "RefundPage",
 }
 
-// nestedNames are the names of schemas of objects within requests that are not those of where they are, since a release
-// has them. Else a customer of a NewOrder is a NewOrderCustomer, and one of its lines a NewOrderLine.
+// nestedNames are the names of schemas of objects within requests that are not those of where they are, since a
+// release has them. Else a customer of a NewOrder is a NewOrderCustomer, and one of its lines a NewOrderLine.
 var nestedNames = map[string]string{
 	"AcceptanceLine":           "AcceptedLine",
 	"ActivationRequestDevice":  "DeviceInfo",
 	"WidgetEventsRequestEvent": "WidgetEvent",
 }
 
-// nullableWords are types of words that may be null wherever answers have them: their schemas include that, since
-// released ones do.
-var nullableWords = []string{"OrderClosing", "OrderDispute", "OrderMethod", "OrderRejectReason"}
+// nullable are schemas of what may be null wherever answers have it: they include that, since released ones do.
+var nullable = []string{"OrderClosing", "OrderCustomer", "OrderDelivery", "OrderDispute", "OrderFulfilment",
+	"OrderFulfilmentAddress", "OrderMethod", "OrderRejectReason", "PayoutMethod", "PayoutReason"}
 
 // storedTypes are the types of members that answers have as they are stored in JSON.
 var storedTypes = map[string]reflect.Type{
@@ -568,7 +568,7 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 // refToWords refers to the schema of the declared type whose words are the only ones that pass; nil: there is none.
 func (m *openapiMaker) refToWords(c textCheck) *jsonValue {
 	t := c.named
-	if t == nil || !slices.Equal(m.wordsOf(t), c.words) || slices.Contains(nullableWords, m.nameOf(t)) {
+	if t == nil || !slices.Equal(m.wordsOf(t), c.words) || slices.Contains(nullable, m.nameOf(t)) {
 		return nil
 	}
 	return m.answerSchema(t, "")
@@ -801,7 +801,7 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 	}
 	if words := m.wordsOf(t); words != nil {
 		s := jsonObjectOf("type", "string", "enum", jsonTexts(words...), "description", m.src.types[t.Name()])
-		if slices.Contains(nullableWords, m.nameOf(t)) {
+		if slices.Contains(nullable, m.nameOf(t)) {
 			m.addNull(s)
 		}
 		m.addSchema(m.nameOf(t), s)
@@ -948,6 +948,9 @@ func (m *openapiMaker) structSchema(t reflect.Type) *jsonValue {
 	if len(parts) > 0 {
 		s.set("allOf", jsonListOf(append(parts, own)...))
 	}
+	if slices.Contains(nullable, m.nameOf(t)) {
+		m.addNull(s)
+	}
 	return s
 }
 
@@ -967,7 +970,7 @@ func (m *openapiMaker) answerMember(f reflect.StructField, of, member string) *j
 	s := m.answerSchema(as, f.Tag)
 	if ref, isRef := s.member("$ref"); isRef {
 		name := ref.text[strings.LastIndexByte(ref.text, '/')+1:]
-		if !nullWord.MatchString(says) || slices.Contains(nullableWords, name) {
+		if !nullWord.MatchString(says) || slices.Contains(nullable, name) {
 			return s
 		}
 		if words, isWords := m.schemas[name].member("enum"); isWords {

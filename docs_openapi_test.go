@@ -265,6 +265,9 @@ var ofKind = []string{"#/lines/0/vat_rate", "#/lines/0/tax", "#/fulfilment/addre
 // ofCommands are members that only commands of the operator can send.
 var ofCommands = []string{"PATCH /account #/issuer"}
 
+// beyond are members whose largest number is more than the order in the example has.
+var beyond = []string{"#/discount", "#/lines/0/line"}
+
 // unless are members that may be absent only beside another, which the example lacks, or without one that it has.
 var unless = []string{"POST /licenses #/product", "POST /plans/{id}/apply #/revision",
 	"POST /widget/license/activate #/nonce", "POST /books/connections/{id}/exports #/date"}
@@ -346,6 +349,9 @@ func TestOpenAPI_bodyMembersAreJudgedAsTheirSchemasSay(t *testing.T) {
 		}
 		for _, m := range members {
 			_, fits := edges(m.schema)
+			if slices.Contains(beyond, m.pointer()) {
+				delete(fits, "the largest number")
+			}
 			if slices.Contains(ofKind, m.pointer()) {
 				delete(fits, "null")
 			} else if !m.required && !slices.Contains(unless, o.name()+" "+m.pointer()) {

@@ -244,7 +244,7 @@ type lineView struct {
 	Refunded   int64   `json:"refunded"`           // How many units' money was given back by lines.
 }
 
-// A delivery is what bringing an order costs.
+// A delivery is what bringing an order costs; `null`: nothing.
 type deliveryView struct {
 	Amount  int64 `json:"amount"`   // Before the discount.
 	VATRate int64 `json:"vat_rate"` // In hundredths of a percent.

@@ -372,7 +372,8 @@ var guestStates = []guestState{
 	{orderExpired, paymentExpired, nil, []string{"The order has expired", "not Go to payment"}},
 	{orderPaid, "", func(o *order) { o.Method = ptr[orderMethod](methodCash) },
 		[]string{"Paid. Thank you!", "Paid by</dt><dd>cash"}},
-	{orderPaid, "", func(o *order) { o.Method = ptr[orderMethod](methodNone) }, []string{"Paid. Thank you!", "not Paid by"}},
+	{orderPaid, "", func(o *order) { o.Method = ptr[orderMethod](methodNone) },
+		[]string{"Paid. Thank you!", "not Paid by"}},
 }
 
 // inState makes an order in a state; change alters it.
@@ -401,7 +402,8 @@ func (g *guestService) inState(c guestState, change ...func(*order)) *order {
 	g.change(func(t *tx) error {
 		p := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection,
 			Provider: providerStripe,
-			Method:   paymentMethod(*o.Method), State: paymentState(c.payment), Amount: o.Total, Currency: o.Currency, CreatedAt: t.now}
+			Method:   paymentMethod(*o.Method), State: paymentState(c.payment), Amount: o.Total, Currency: o.Currency,
+			CreatedAt: t.now}
 		if c.payment == paymentCaptured || c.payment == paymentRefunded {
 			p.Captured = o.Total
 		}
@@ -752,7 +754,9 @@ func TestPayPage_fitsATelephone(t *testing.T) {
 			[]vatSum{{260, 2_468_824, 62_562}, {810, 2100, 157}}
 	}
 	open := g.lunch(large)
-	paid := g.lunch(large, func(o *order) { o.State, o.Method, o.PaidAt = orderPaid, ptr[orderMethod](methodCard), o.CreatedAt })
+	paid := g.lunch(large, func(o *order) {
+		o.State, o.Method, o.PaidAt = orderPaid, ptr[orderMethod](methodCard), o.CreatedAt
+	})
 	g.sql(`INSERT INTO account_settings (account_id, zone, legal_name, address, vat_number)
 		VALUES (?, 'Europe/Zurich', 'Trattoria Altstadt GmbH', 'Hauptgasse 12' || char(10) || '4500 Solothurn',
 		'CHE-123.456.789 MWST')`, g.account)
@@ -776,7 +780,9 @@ func TestOrderPages_sayHowToReachTheRestaurant(t *testing.T) {
 	buttons := []string{
 		`<a class="button" href="tel:&#43;41326220000">Call the restaurant: &#43;41 (0)32 622 00 00</a>`,
 		`<a class="button plain" href="mailto:info@roma.example" rel="noreferrer">Write to the restaurant</a>`}
-	rejected := guestState{orderCancelled, paymentCancelled, func(o *order) { o.RejectReason = ptr[orderRejectReason]("closed") }, nil}
+	rejected := guestState{orderCancelled, paymentCancelled, func(o *order) {
+		o.RejectReason = ptr[orderRejectReason]("closed")
+	}, nil}
 	g.returns(g.inState(rejected)).shows("not tel:", "not Write to")
 	g.set("-phone", "+41 (0)32 622 00 00", "-contact", "mailto:info@roma.example")
 	asks := []guestState{rejected, {orderOpen, paymentReview, nil, nil}, {orderExpired, paymentCancelled, nil, nil}}

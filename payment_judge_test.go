@@ -73,8 +73,9 @@ func (f *facts) deadBefore() {
 
 // givesBack adds a refund of ours, made a while ago.
 func (f *facts) givesBack(amount int64, state string, ago time.Duration) {
-	f.refunds = append(f.refunds, refund{ID: "ref_1", PaymentID: &f.payment.ID, Amount: amount, State: refundState(state),
-		Kind: refundAsked, Source: sourceOurs, CreatedAt: newStamp(f.now.Add(-ago))})
+	f.refunds = append(f.refunds, refund{ID: "ref_1", PaymentID: &f.payment.ID, Amount: amount,
+		State: refundState(state),
+		Kind:  refundAsked, Source: sourceOurs, CreatedAt: newStamp(f.now.Add(-ago))})
 	f.stored = slices.Clone(f.refunds)
 }
 
@@ -123,8 +124,9 @@ func TestPayment_isJudgedByItsFacts(t *testing.T) {
 		"asks for another currency": {func(f *facts) { f.report.currency = "EUR" },
 			"review (currency_differs), expire, told"},
 		"nothing is to be paid any more": {func(f *facts) { f.order.State = orderCancelled }, "pending, expire"},
-		"the order is to end":            {func(f *facts) { f.order.Closing = new(orderClosing(closingExpired)) }, "pending, expire"},
-		"the account is closed":          {func(f *facts) { f.closed = true }, "pending, expire"},
+		"the order is to end": {func(f *facts) { f.order.Closing = new(orderClosing(closingExpired)) },
+			"pending, expire"},
+		"the account is closed": {func(f *facts) { f.closed = true }, "pending, expire"},
 		"can't be closed": {func(f *facts) { f.closed = true; f.refuses(opExpire) },
 			"review (operation_refused), told"},
 

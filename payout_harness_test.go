@@ -37,8 +37,8 @@ const (
 	tillCash    = "1910"
 )
 
-// A payoutFake is what a provider pays out: payouts that are told of, with rows that are read by page, or a ledger that
-// schedules payouts itself.
+// A payoutFake is what a provider pays out: payouts that are told of, with rows that are read by page, or a ledger
+// that schedules payouts itself.
 type payoutFake struct {
 	provider // what else it is asked, which nobody asks here
 
@@ -259,7 +259,8 @@ func (k *till) sell(method string, amount, fee int64) ledgerRow {
 	k.t.Helper()
 	o := &order{AccountID: k.account, Currency: "SEK", ReturnURL: siteOrigin,
 		Lines: []orderLine{{Name: "Menu", Quantity: 1, UnitAmount: amount, VATRate: 1200, Group: "food"}}}
-	p := &payment{AccountID: k.account, ConnectionID: k.connection, Provider: providerName(k.provider), Method: paymentMethod(method),
+	p := &payment{AccountID: k.account, ConnectionID: k.connection,
+		Provider: providerName(k.provider), Method: paymentMethod(method),
 		State: paymentCaptured, Amount: amount, Captured: amount, Currency: o.Currency, IntentID: new(k.id("pi")),
 		Revision: 2}
 	k.change(func(t *tx) error {
@@ -314,8 +315,8 @@ func (k *till) refund(of ledgerRow, amount int64) ledgerRow {
 	})
 }
 
-// dispute has a bank take an amount of what a row has captured, or with less than 0 put it back, and returns the row of
-// that. At Vipps only the row tells.
+// dispute has a bank take an amount of what a row has captured, or with less than 0 put it back, and returns the row
+// of that. At Vipps only the row tells.
 func (k *till) dispute(of ledgerRow, amount, fee int64) ledgerRow {
 	k.t.Helper()
 	id, paymentID := k.orderOf(of)
@@ -417,7 +418,7 @@ func (k *till) payout(p payoutReport) *payout {
 func (k *till) is(p payoutReport, state string, reason ...string) *payout {
 	k.t.Helper()
 	row, want := k.payout(p), strings.Join(reason, "")
-	if row.State != state || valueOr(row.Reason, "") != want {
+	if string(row.State) != state || string(valueOr(row.Reason, "")) != want {
 		k.t.Fatalf("the payout is %s %q, want %s %q", row.State, valueOr(row.Reason, ""), state, want)
 	}
 	return row

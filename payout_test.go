@@ -12,7 +12,7 @@ import (
 func TestPayout_isHeldForTheFirstReasonThatApplies(t *testing.T) {
 	t.Parallel()
 	fits := payoutSum{Category: rowPayment, Items: 2, Amount: 1000, Fee: 30, Net: 970}
-	of := func(category string) payoutSum { return payoutSum{Category: category, Items: 1} }
+	of := func(category string) payoutSum { return payoutSum{Category: payoutCategory(category), Items: 1} }
 	foreign, shared, other := of(rowPayment), of(rowPayment), of(rowPayment)
 	foreign.foreign, shared.shared, other.converted = 1, 1, 1
 	cent := of(rowFee)
@@ -40,7 +40,7 @@ func TestPayout_isHeldForTheFirstReasonThatApplies(t *testing.T) {
 		{"nothing at all", payoutReading, nil, true, heldDiffers},
 	}
 	for _, c := range tests {
-		p := &payout{State: c.state, Amount: 970}
+		p := &payout{State: payoutState(c.state), Amount: 970}
 		if got := p.judge(c.sums, !c.unconfirmed); got != c.want {
 			t.Errorf("%s: %q, want %q", c.what, got, c.want)
 		}
@@ -73,8 +73,8 @@ func linesText(entry *bookEntry) string {
 
 func TestPayout_entryHasWhatLeavesTheClearingAccounts(t *testing.T) {
 	t.Parallel()
-	card, twint := ptr(methodCard), ptr(methodTwint)
-	sum := func(category string, method *string, amount, fee, tax int64) payoutSum {
+	card, twint := ptr[payoutMethod](methodCard), ptr[payoutMethod](methodTwint)
+	sum := func(category payoutCategory, method *payoutMethod, amount, fee, tax int64) payoutSum {
 		return payoutSum{Category: category, Method: method, Items: 1, Amount: amount, Fee: fee, Tax: tax,
 			Net: amount - fee - tax}
 	}

@@ -117,7 +117,8 @@ func (h *revenueHistory) move(t *tx, id string) error {
 		}
 	case kind == 3 && o.PaymentID != nil:
 		d := dispute{PaymentID: *o.PaymentID, ID: "dp_" + id, OrderID: id, Amount: 1 + h.random.Int64N(o.Total),
-			State: []disputeState{disputeOpen, disputeWon, disputeLost}[h.random.IntN(3)], OpenedAt: t.now, MovedAt: t.now}
+			State: []disputeState{disputeOpen, disputeWon, disputeLost}[h.random.IntN(3)], OpenedAt: t.now,
+			MovedAt: t.now}
 		if d.State != disputeOpen {
 			d.ClosedAt = t.now
 		}

@@ -138,8 +138,9 @@ func asTexts[T ~string](words []T) []string {
 // oneOf returns a check for a text that is one of choices.
 func oneOf[T ~string](choices ...T) textCheck {
 	words := asTexts(choices)
-	return textCheck{words: words, named: reflect.TypeFor[T](), of: checkedBy(func(s string) bool { return slices.Contains(words, s) },
-		"unknown_value", "This must be one of "+strings.Join(words, ", ")+".")}
+	is := func(s string) bool { return slices.Contains(words, s) }
+	return textCheck{words: words, named: reflect.TypeFor[T](),
+		of: checkedBy(is, "unknown_value", "This must be one of "+strings.Join(words, ", ")+".")}
 }
 
 // nilIfEmpty returns a pointer to s, or nil for "", which the database stores as NULL.
@@ -291,7 +292,7 @@ func isCountry(s string) bool {
 }
 
 // checkCountry is a textCheck for a country.
-var checkCountry = textCheck{pattern: "^[A-Z]{2}$", most: 2, of: func(s string) (code, detail string) {
+var checkCountry = textCheck{pattern: "^[A-Z]{2}$", of: func(s string) (code, detail string) {
 	if !isCountry(s) {
 		return "unknown_country", "This must be the code of a country in ISO 3166-1, such as CH."
 	}
