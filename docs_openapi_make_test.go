@@ -37,14 +37,25 @@ func TestOpenAPI_isMadeOfTheProgram(t *testing.T) {
 
 // schemaNames are the names of schemas that are not those of their Go types, since a release has them.
 var schemaNames = map[string]string{
+	"chartView":    "BookChart",
+	"dateExports":  "BookExports",
+	"entryIssue":   "BookIssue",
+	"entryLine":    "BookEntryLine",
 	"licenseBasis": "ExpiryBasis",
+	"lineTax":      "BookTaxCheck",
+	"mappingRule":  "BookMappingLine",
+	"mappingView":  "BookMappingState",
 }
 
-// requestNames are the names of the schemas of requests that are no struct of their own, by operation.
+// requestNames are the names of the schemas of requests that are no struct of their own, by operation, and of objects
+// within requests, by operation and member: "createOrder lines/*" is for the elements of lines.
 var requestNames = map[string]string{
 	"createApp":  "NewApp",
 	"updateApp":  "AppChange",
 	"updatePlan": "PlanTerms",
+
+	"confirmBookMapping":         "NewBookMapping",
+	"confirmBookMapping lines/*": "NewBookMappingLine",
 }
 
 // An openapiMaker makes the document.
@@ -188,6 +199,11 @@ func (m *openapiMaker) operation(rt *route) *jsonValue {
 	}
 	request := m.describe(rt)
 	parameters := request.parameters
+	for _, p := range m.hand.at("paths", rt.path(), strings.ToLower(rt.method()), "parameters").list {
+		if p.at("in").text == "path" { // of which no other operation has one
+			parameters = append(parameters, &p)
+		}
+	}
 	for _, header := range []struct {
 		name string
 		has  bool
@@ -391,10 +407,7 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 		}
 	}
 	if r.nullable {
-		s.set("type", jsonTexts(kinds[r.kind], "null"))
-		if words, has := s.member("enum"); has {
-			words.list = append(words.list, jsonValue{})
-		}
+		allowNull(s)
 	}
 	return s
 }
@@ -466,6 +479,7 @@ func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jso
 	if name == "" {
 		m.t.Errorf("the request of %s has no name: give it a type, or a line in requestNames", id)
 	}
+	m.nameParts(id, schema)
 	m.addSchema(name, schema)
 	media := jsonObjectOf("schema", refTo("schemas", name))
 	if examples := m.examples.at(id, "request"); len(examples.members) > 0 {
@@ -476,6 +490,30 @@ func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jso
 		content.set("text/plain", media)
 	}
 	return jsonObjectOf("required", !rt.noBody, "content", content)
+}
+
+// nameParts gives objects within a request the schemas that requestNames names.
+func (m *openapiMaker) nameParts(id string, schema *jsonValue) {
+	for _, key := range slices.Backward(slices.Sorted(maps.Keys(requestNames))) { // what is within others first
+		path, of := strings.CutPrefix(key, id+" ")
+		if !of {
+			continue
+		}
+		part := schema
+		for _, segment := range strings.Split(path, "/") {
+			if segment == "*" {
+				part = part.at("items")
+			} else {
+				part = part.at("properties", segment)
+			}
+		}
+		if part.kind != jsonObject {
+			m.t.Errorf("the request of %s has no %s", id, path)
+		}
+		whole := *part
+		m.addSchema(requestNames[key], &whole)
+		*part = *refTo("schemas", requestNames[key])
+	}
 }
 
 // addSchema adds a schema, which must be the same wherever it is used.
@@ -589,21 +627,33 @@ func (m *openapiMaker) share(t reflect.Type, embedded bool) {
 func isTextType(t reflect.Type) bool { return t == reflect.TypeFor[stamp]() }
 
 // answerSchema returns the schema of a type of Go in an answer. of says what its member's tag has: is, a format or the
-// prefix of an id, ^ and a pattern, or = and the only value; least and most, of a number, or most of a list.
+// prefix of an id, ^ and a pattern, = and the only value, or the type of what was encoded before; least and most, of a
+// number, or most of a list.
 func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonValue {
 	if t == reflect.TypeFor[stamp]() {
 		return jsonObjectOf("type", "string", "format", "date-time")
 	}
 	if t == reflect.TypeFor[jsonText]() || t.String() == "json.RawMessage" {
+		for shown := range m.shared {
+			if shown.Name() == of.Get("is") {
+				return m.answerSchema(shown, "")
+			}
+		}
 		return jsonObjectOf("type", "object", "additionalProperties", true)
 	}
 	if words := declaredWords[t]; words != nil {
-		m.addSchema(m.nameOf(t), jsonObjectOf("type", "string", "enum", jsonTexts(words...),
-			"description", m.src.types[t.Name()]))
+		s := jsonObjectOf("type", "string", "enum", jsonTexts(words...), "description", m.src.types[t.Name()])
+		if nullWord.MatchString(m.src.types[t.Name()]) {
+			allowNull(s)
+		}
+		m.addSchema(m.nameOf(t), s)
 		return refTo("schemas", m.nameOf(t))
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
+		if of.Get("is") == "=null" {
+			return jsonObjectOf("type", "null")
+		}
 		return m.answerSchema(t.Elem(), of)
 	case reflect.Bool:
 		s := jsonObjectOf("type", "boolean")
@@ -728,6 +778,9 @@ func (m *openapiMaker) structSchema(t reflect.Type) *jsonValue {
 		own.set("required", jsonTexts(needed...))
 	}
 	own.set("properties", properties)
+	if nullWord.MatchString(says) && len(parts) == 0 {
+		allowNull(s)
+	}
 	if len(parts) > 0 {
 		s.set("allOf", jsonListOf(append(parts, own)...))
 	}
@@ -745,10 +798,10 @@ func (m *openapiMaker) answerMember(f reflect.StructField, of, member string) *j
 	}
 	s := m.answerSchema(f.Type, f.Tag)
 	if ref, isRef := s.member("$ref"); isRef {
-		if !nullWord.MatchString(says) {
+		name := ref.text[strings.LastIndexByte(ref.text, '/')+1:]
+		if !nullWord.MatchString(says) || m.schemas[name].at("type").kind == jsonArray { // it is nullable itself
 			return s
 		}
-		name := ref.text[strings.LastIndexByte(ref.text, '/')+1:]
 		if words, isWords := m.schemas[name].member("enum"); isWords {
 			list := slices.Concat(words.list, []jsonValue{{}})
 			return jsonObjectOf("type", jsonTexts("string", "null"), "enum", &jsonValue{kind: jsonArray, list: list},
@@ -757,13 +810,18 @@ func (m *openapiMaker) answerMember(f reflect.StructField, of, member string) *j
 		return jsonObjectOf("anyOf", jsonListOf(s, jsonObjectOf("type", "null")), "description", says)
 	}
 	if nullWord.MatchString(says) {
-		s.set("type", jsonTexts(s.at("type").text, "null"))
-		if words, has := s.member("enum"); has {
-			words.list = append(words.list, jsonValue{})
-		}
+		allowNull(s)
 	}
 	s.set("description", jsonTextOf(says))
 	return s
+}
+
+// allowNull has a schema of one type allow null, too.
+func allowNull(s *jsonValue) {
+	s.set("type", jsonTexts(s.at("type").text, "null"))
+	if words, has := s.member("enum"); has {
+		words.list = append(words.list, jsonValue{})
+	}
 }
 
 // responses describes what a route answers.

@@ -520,6 +520,7 @@ func (in *input) pageOf(valid func(cursor string) bool) pageQuery {
 // isNull reports whether a member is present and null.
 func (in *input) isNull(name string) bool {
 	if in.note != nil {
+		in.note(reading{path: in.path, name: name, nullable: true})
 		return false
 	}
 	v, ok := in.find(name)
