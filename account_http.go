@@ -74,9 +74,8 @@ type accountChange struct {
 func readAccountChange(in *input) (r accountChange) {
 	r.set = in.change(new(accountSettings).members(), false, "id", "name")
 	r.logo, r.givesLogo = readLogo(in), in.has("logo")
-	if in.hasOfCommand("issuer") {
-		// Whether the account's own tokens may issue and change its licences. Only a command of the operator sets it;
-		// from others it is refused like a member that does not exist.
+	if in.has("issuer") {
+		// Whether the account's own tokens may issue and change its licences. Only a command of the operator sets it.
 		if issuer, isBool := in.boolTerm("issuer"); isBool {
 			r.issuer = &issuer
 		}
@@ -88,6 +87,9 @@ func readAccountChange(in *input) (r accountChange) {
 //
 // Changes what is known of an account for orders. A change without effect writes nothing.
 func (s *server) updateAccount(ctx context.Context, c *call, of owner, r accountChange) (*accountView, error) {
+	if r.issuer != nil && !c.isCommand() {
+		return nil, errMember("issuer", "not_allowed", "Only a command of the operator sets this.")
+	}
 	id := c.oneOwner(of).account
 	return updated(ctx, s.store, func(t *tx) (*accountView, error) {
 		if r.logo != nil {

@@ -133,7 +133,7 @@ func (f *fortnoxLedger) withdraw(context.Context, *ledgerSession, string) error 
 }
 
 // organisations implements ledger.
-func (f *fortnoxLedger) organisations(ctx context.Context, tokens *bookTokens) ([]bookOrganisation, error) {
+func (f *fortnoxLedger) organisations(ctx context.Context, tokens *bookTokens) ([]bookCompany, error) {
 	var answer struct {
 		CompanyInformation struct {
 			CompanyName    string
@@ -148,7 +148,7 @@ func (f *fortnoxLedger) organisations(ctx context.Context, tokens *bookTokens) (
 	if err != nil {
 		return nil, err
 	}
-	return []bookOrganisation{{ID: strconv.FormatInt(company.DatabaseNumber, 10), Name: company.CompanyName}}, nil
+	return []bookCompany{{ID: strconv.FormatInt(company.DatabaseNumber, 10), Name: company.CompanyName}}, nil
 }
 
 // ask sends a request to a resource below /3/, a GET unless it has a body, and reads its answer. Errors: an

@@ -271,10 +271,10 @@ func (m *month) pass() {
 		cards, cash, sales, tips, disputes, vat = "1580", "1910", "3002", "2890", "6352", "2621"
 	}
 	m.remap(func(b *bookMapping) {
-		for _, method := range []string{methodMobile, methodTwint} {
+		for _, method := range []bookPayMethod{methodMobile, methodTwint} {
 			b.Lines = append(b.Lines, mappingRule{Kind: rulePayment, Method: &method, Account: cards})
 		}
-		for _, method := range []string{methodTerminal, methodVoucher, methodOther} {
+		for _, method := range []bookPayMethod{methodTerminal, methodVoucher, methodOther} {
 			b.Lines = append(b.Lines, mappingRule{Kind: rulePayment, Method: &method, Account: cash})
 		}
 	})

@@ -284,7 +284,7 @@ func cutMessage(s string) string {
 
 // organisations implements ledger. The list also has companies of earlier consents by the same person, so those of
 // this consent are chosen by the event that the access token names.
-func (x *xeroLedger) organisations(ctx context.Context, tokens *bookTokens) ([]bookOrganisation, error) {
+func (x *xeroLedger) organisations(ctx context.Context, tokens *bookTokens) ([]bookCompany, error) {
 	answer, err := x.send(ctx, tokens.Access, "",
 		outboundRequest{method: http.MethodGet, url: x.connections, largest: maxXeroConnections})
 	if err != nil {
@@ -295,12 +295,12 @@ func (x *xeroLedger) organisations(ctx context.Context, tokens *bookTokens) ([]b
 		return nil, malformedAnswer(answer.status)
 	}
 	event := xeroEvent(tokens.Access)
-	var found, agreed []bookOrganisation
+	var found, agreed []bookCompany
 	for _, c := range list {
 		if c.ID == "" || c.TenantID == "" || c.TenantType != "ORGANISATION" {
 			continue
 		}
-		o := bookOrganisation{ID: c.TenantID, Name: cmp.Or(cutMessage(c.TenantName), c.TenantID), LinkID: c.ID}
+		o := bookCompany{ID: c.TenantID, Name: cmp.Or(cutMessage(c.TenantName), c.TenantID), LinkID: c.ID}
 		found = append(found, o)
 		if event != "" && c.AuthEventID == event {
 			agreed = append(agreed, o)

@@ -198,7 +198,7 @@ type demoRevenue struct {
 	Date    businessDate // of the day
 	Month   list[revenueDay]
 	Day     revenueDate
-	Books   datePreview
+	Books   bookPreview
 	Rules   mappingView
 }
 

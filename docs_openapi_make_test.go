@@ -52,6 +52,13 @@ var schemaNames = map[string]string{
 	"vatSum":        "VATSum", "lineView": "OrderLine", "deliveryView": "OrderDelivery", "guest": "OrderCustomer",
 	"fulfilmentView": "OrderFulfilment", "guestAddress": "OrderFulfilmentAddress", "linePart": "RefundLine",
 	"outsidePayment": "PaidOutside", "payment": "OrderPayment", "providerName": "PaymentProvider",
+	"chartView":             "BookChart",
+	"dateExports":           "BookExports",
+	"entryIssue":            "BookIssue",
+	"entryLine":             "BookEntryLine",
+	"lineTax":               "BookTaxCheck",
+	"mappingRule":           "BookMappingLine",
+	"mappingView":           "BookMappingState",
 	"list of listedPayment": "PaymentPage", "list of listedRefund": "RefundPage",
 }
 
@@ -63,16 +70,13 @@ var nestedNames = map[string]string{
 	"WidgetEventsRequestEvent": "WidgetEvent",
 }
 
-// nullable are schemas of what may be null wherever answers have it: they include that, since released ones do.
-var nullable = []string{"OrderClosing", "OrderCustomer", "OrderDelivery", "OrderDispute", "OrderFulfilment",
-	"OrderFulfilmentAddress", "OrderMethod", "OrderRejectReason", "PayoutMethod", "PayoutReason"}
-
 // storedTypes are the types of members that answers have as they are stored in JSON.
 var storedTypes = map[string]reflect.Type{
 	"refund.lines": reflect.TypeFor[[]linePart](),
 }
 
-// requestNames are the names of the schemas of requests that are no struct of their own, by operation.
+// requestNames are the names of the schemas of requests that are no struct of their own, by operation, and of objects
+// within requests, by operation and member: "createOrder lines/*" is for the elements of lines.
 var requestNames = map[string]string{
 	"updatePlan":        "PlanTerms",
 	"updateLicense":     "LicenseTerms",
@@ -319,6 +323,11 @@ func (m *openapiMaker) operation(rt *route) *jsonValue {
 	}
 	request := m.describe(rt)
 	parameters := request.parameters
+	for _, p := range m.hand.at("paths", rt.path(), strings.ToLower(rt.method()), "parameters").list {
+		if p.at("in").text == "path" { // of which no other operation has one
+			parameters = append(parameters, &p)
+		}
+	}
 	for _, header := range []struct {
 		name string
 		has  bool
@@ -557,10 +566,7 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 		}
 	}
 	if r.nullable {
-		s.set("type", jsonTexts(kinds[r.kind], "null"))
-		if words, has := s.member("enum"); has {
-			words.list = append(words.list, jsonValue{})
-		}
+		allowNull(s)
 	}
 	return s
 }
@@ -568,7 +574,7 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 // refToWords refers to the schema of the declared type whose words are the only ones that pass; nil: there is none.
 func (m *openapiMaker) refToWords(c textCheck) *jsonValue {
 	t := c.named
-	if t == nil || !slices.Equal(m.wordsOf(t), c.words) || slices.Contains(nullable, m.nameOf(t)) {
+	if t == nil || !slices.Equal(m.wordsOf(t), c.words) || nullWord.MatchString(m.src.types[t.Name()]) {
 		return nil
 	}
 	return m.answerSchema(t, "")
@@ -785,14 +791,19 @@ func (m *openapiMaker) share(t reflect.Type, embedded bool) {
 // isTextType reports whether a struct type is a text in JSON.
 func isTextType(t reflect.Type) bool { return t == reflect.TypeFor[stamp]() }
 
-// answerSchema returns the schema of a type of Go in an answer. of says what its member's tag has: is, a format or
-// the prefix of an id, ^ and a pattern, = and the only value, a type of m.words, or texts, of an object of any; least
-// and most, of a number, or most of a list.
+// answerSchema returns the schema of a type of Go in an answer. of says what its member's tag has: is, a format or the
+// prefix of an id, ^ and a pattern, = and the only value, a type of m.words, the type of what was encoded before, or texts, of an object of any; least and most, of a
+// number, or most of a list.
 func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonValue {
 	if t == reflect.TypeFor[stamp]() {
 		return jsonObjectOf("type", "string", "format", "date-time")
 	}
 	if t == reflect.TypeFor[jsonText]() || t.String() == "json.RawMessage" {
+		for shown := range m.shared {
+			if shown.Name() == of.Get("is") {
+				return m.answerSchema(shown, "")
+			}
+		}
 		s := jsonObjectOf("type", "object", "additionalProperties", true)
 		if of.Get("is") == "texts" {
 			s.set("additionalProperties", jsonObjectOf("type", "string"))
@@ -801,14 +812,17 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 	}
 	if words := m.wordsOf(t); words != nil {
 		s := jsonObjectOf("type", "string", "enum", jsonTexts(words...), "description", m.src.types[t.Name()])
-		if slices.Contains(nullable, m.nameOf(t)) {
-			m.addNull(s)
+		if nullWord.MatchString(m.src.types[t.Name()]) {
+			allowNull(s)
 		}
 		m.addSchema(m.nameOf(t), s)
 		return refTo("schemas", m.nameOf(t))
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
+		if of.Get("is") == "=null" {
+			return jsonObjectOf("type", "null")
+		}
 		return m.answerSchema(t.Elem(), of)
 	case reflect.Bool:
 		s := jsonObjectOf("type", "boolean")
@@ -945,17 +959,17 @@ func (m *openapiMaker) structSchema(t reflect.Type) *jsonValue {
 	if open { // it has a field _ that says so
 		own.set("additionalProperties", jsonBoolOf(true))
 	}
+	if nullWord.MatchString(says) && len(parts) == 0 {
+		allowNull(s)
+	}
 	if len(parts) > 0 {
 		s.set("allOf", jsonListOf(append(parts, own)...))
-	}
-	if slices.Contains(nullable, m.nameOf(t)) {
-		m.addNull(s)
 	}
 	return s
 }
 
 // nullWord begins what a comment says of null: the member may be that.
-var nullWord = regexp.MustCompile(`(^|[^a-z])null:`)
+var nullWord = regexp.MustCompile("(^|[^a-z])null`?:")
 
 // answerMember describes a member of an answer.
 func (m *openapiMaker) answerMember(f reflect.StructField, of, member string) *jsonValue {
@@ -970,7 +984,7 @@ func (m *openapiMaker) answerMember(f reflect.StructField, of, member string) *j
 	s := m.answerSchema(as, f.Tag)
 	if ref, isRef := s.member("$ref"); isRef {
 		name := ref.text[strings.LastIndexByte(ref.text, '/')+1:]
-		if !nullWord.MatchString(says) || slices.Contains(nullable, name) {
+		if !nullWord.MatchString(says) || m.schemas[name].at("type").kind == jsonArray { // it is nullable itself
 			return s
 		}
 		if words, isWords := m.schemas[name].member("enum"); isWords {
@@ -981,14 +995,14 @@ func (m *openapiMaker) answerMember(f reflect.StructField, of, member string) *j
 		return jsonObjectOf("anyOf", jsonListOf(s, jsonObjectOf("type", "null")), "description", says)
 	}
 	if nullWord.MatchString(says) {
-		m.addNull(s)
+		allowNull(s)
 	}
 	s.set("description", jsonTextOf(says))
 	return s
 }
 
-// addNull has a schema allow null, too.
-func (m *openapiMaker) addNull(s *jsonValue) {
+// allowNull has a schema of one type allow null, too.
+func allowNull(s *jsonValue) {
 	s.set("type", jsonTexts(s.at("type").text, "null"))
 	if words, has := s.member("enum"); has {
 		words.list = append(words.list, jsonValue{})

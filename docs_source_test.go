@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -20,7 +21,7 @@ type goSource struct {
 	funcs    map[string]string            // by name, of methods as by receiver: "server.createPlan"
 	types    map[string]string            // by name
 	fields   map[string]map[string]string // by type and name in JSON
-	members  map[string]map[string]string // by type and name: beside the member in the type's list
+	members  map[string]map[string]string // by type and name: beside the member in the type's list, or above it
 	embedded map[string][]string          // types that a struct embeds
 }
 
@@ -66,7 +67,7 @@ func (src *goSource) read(name string) {
 			receiver := receiverOf(d)
 			src.funcs[strings.TrimPrefix(receiver+"."+d.Name.Name, ".")] = d.Doc.Text()
 			if d.Name.Name == "members" && receiver != "" {
-				src.readMembers(set, receiver, d, beside)
+				src.readMembers(set, receiver, d, beside, above)
 			}
 		case *ast.GenDecl:
 			for _, spec := range d.Specs {
@@ -107,7 +108,9 @@ func receiverOf(d *ast.FuncDecl) string {
 }
 
 // readMembers notes what is said of the members in a type's list of them.
-func (src *goSource) readMembers(set *token.FileSet, of string, list *ast.FuncDecl, beside map[int]string) {
+func (src *goSource) readMembers(
+	set *token.FileSet, of string, list *ast.FuncDecl, beside, above map[int]string,
+) {
 	src.members[of] = map[string]string{}
 	ast.Inspect(list, func(n ast.Node) bool {
 		pair, ok := n.(*ast.KeyValueExpr)
@@ -117,7 +120,8 @@ func (src *goSource) readMembers(set *token.FileSet, of string, list *ast.FuncDe
 		key, _ := pair.Key.(*ast.Ident)
 		name, _ := pair.Value.(*ast.BasicLit)
 		if key != nil && key.Name == "name" && name != nil {
-			src.members[of][strings.Trim(name.Value, `"`)] = beside[set.Position(name.Pos()).Line]
+			line := set.Position(name.Pos()).Line
+			src.members[of][strings.Trim(name.Value, `"`)] = cmp.Or(beside[line], above[line])
 		}
 		return true
 	})

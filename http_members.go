@@ -51,7 +51,6 @@ type reading struct {
 	nullable bool // it may be null
 	fixed    bool // it can't be changed, and is refused by words of its own
 
-	ofCommand bool // only a command of the operator can send it
 }
 
 // inQuery and inPath are the paths of parameters.
@@ -548,15 +547,6 @@ func (in *input) pageOf(valid func(cursor string) bool) pageQuery {
 	p.before = in.parameter("cursor", textCheck{of: checkedBy(valid, "invalid_cursor",
 		"This is not the next_cursor of a page of this list.")})
 	return p
-}
-
-// hasOfCommand is has for a member that only a command of the operator can send: of others it is unknown.
-func (in *input) hasOfCommand(name string) bool {
-	if in.note != nil {
-		in.note(reading{path: in.path, name: name, asked: true, ofCommand: true})
-		return true
-	}
-	return in.caller != nil && in.caller.command != "" && in.has(name)
 }
 
 // isNull reports whether a member is present and null.

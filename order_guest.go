@@ -54,7 +54,7 @@ type guestAddress struct {
 	Country    string  `json:"country"`     // ISO 3166-1: `CH`.
 }
 
-// A fulfilment is how and when a guest gets an order; `null` as `customer` is.
+// A fulfilment is how and when a guest gets an order; `null`: as with `customer`.
 type fulfilmentView struct {
 	fulfilment
 	WantedAt stamp `json:"wanted_at"` // When the guest wants it, or null: as soon as possible.

@@ -263,7 +263,7 @@ func TestPayout_rowThatDoesNotMatchHasItsPaymentLookedAt(t *testing.T) {
 					s.days("2000-07-13: SEK " + c.revenue + " 0 late")
 					equal(t, "clearing", s.till.ledger.balance(tillCard), int64(0))
 				}
-				s.till.booked(payout, partPayout, c.state, c.reason)
+				s.till.booked(payout, partPayout, bookExportState(c.state), c.reason)
 				equal(t, "it is asked about again", s.due(p) != "", c.later)
 				if !c.later {
 					equal(t, "looks later", s.passes(250), 0)

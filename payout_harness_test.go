@@ -202,10 +202,10 @@ func tillMapping(transfer, alone bool) *bookMapping {
 		{Kind: ruleSales, VATRate: ptr(int64(1200)), Account: "3002", Tax: ptr("2621")},
 		{Kind: ruleTip, Account: "2890"},
 		{Kind: ruleDispute, Account: "6352"},
-		{Kind: rulePayment, Method: ptr(methodCard), Account: tillCard},
-		{Kind: rulePayment, Method: ptr(methodTwint), Account: tillCard},
-		{Kind: rulePayment, Method: ptr(methodMobile), Account: tillCard},
-		{Kind: rulePayment, Method: ptr(methodCash), Account: tillCash},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodCard), Account: tillCard},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodTwint), Account: tillCard},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodMobile), Account: tillCard},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodCash), Account: tillCash},
 		{Kind: ruleFee, Account: tillFee},
 		{Kind: ruleFeeTax, Account: tillTax},
 		{Kind: ruleDisputeFee, Account: tillDispute},
@@ -425,7 +425,7 @@ func (k *till) is(p payoutReport, state string, reason ...string) *payout {
 }
 
 // exports returns the exports of a part of a payout, oldest first.
-func (k *till) exports(p payoutReport, part string) []bookExport {
+func (k *till) exports(p payoutReport, part bookPart) []bookExport {
 	k.t.Helper()
 	all, err := exportTable.all(k.store.queries, `WHERE x.payout_id = ? AND x.part = ? ORDER BY x.revision`,
 		k.payout(p).ID, part)
@@ -434,7 +434,7 @@ func (k *till) exports(p payoutReport, part string) []bookExport {
 }
 
 // booked requires a payout to have one export, in a state, for a reason or for none, and returns it.
-func (k *till) booked(p payoutReport, part, state string, reason ...string) *bookExport {
+func (k *till) booked(p payoutReport, part bookPart, state bookExportState, reason ...string) *bookExport {
 	k.t.Helper()
 	all, want := k.exports(p, part), strings.Join(reason, "")
 	if len(all) != 1 || all[0].State != state || valueOr(all[0].Reason, "") != want {
