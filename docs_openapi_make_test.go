@@ -87,6 +87,8 @@ var requestNames = map[string]string{
 	"updateWebhook": "WebhookChange",
 	"createApp":     "NewApp",
 	"updateApp":     "AppChange",
+
+	"confirmBookMapping": "NewBookMapping",
 }
 
 // An openapiMaker makes the document.
@@ -252,11 +254,10 @@ func (m *openapiMaker) withMade(kind string, hand *jsonValue) *jsonValue {
 func (m *openapiMaker) addOperation(paths []jsonMember, rt *route) []jsonMember {
 	at := slices.IndexFunc(paths, func(p jsonMember) bool { return p.name == rt.path() })
 	if at < 0 {
-		item := jsonObjectOf()
-		if list := m.wildcards(rt); len(list) > 0 {
-			item.set("parameters", jsonListOf(list...))
-		}
-		at, paths = len(paths), append(paths, jsonMember{rt.path(), *item})
+		at, paths = len(paths), append(paths, jsonMember{rt.path(), *jsonObjectOf()})
+	}
+	if list := m.wildcards(rt); len(list) > 0 {
+		paths[at].value.set("parameters", jsonListOf(list...))
 	}
 	paths[at].value.set(strings.ToLower(rt.method()), m.operation(rt))
 	return paths
@@ -394,6 +395,9 @@ func securityOf(rt *route) *jsonValue {
 // wildcards describes the wildcards of a path.
 func (m *openapiMaker) wildcards(rt *route) (all []*jsonValue) {
 	for _, found := range captures(`\{([a-z_]+)\}`, rt.path()) {
+		if rt.known.has(inPath, found) { // its reader describes it
+			continue
+		}
 		p := m.hand.at("x-wildcards", rt.path()[:strings.Index(rt.path(), "{"+found+"}")]+"{"+found+"}")
 		if p.kind != jsonString {
 			m.t.Errorf("testdata/openapi-hand.json does not say which parameter {%s} of %s is", found, rt.path())
@@ -847,7 +851,7 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 				return m.answerSchema(words, "")
 			}
 		}
-		return answerText(of.Get("is"))
+		return withLengths(answerText(of.Get("is")), of)
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 { // which marshals itself
 			return answerText(of.Get("is"))
@@ -871,6 +875,16 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 	}
 	m.t.Errorf("the type %s has no schema", t)
 	return jsonObjectOf()
+}
+
+// withLengths adds the lengths that a tag has to the schema of a text, and returns it.
+func withLengths(s *jsonValue, of reflect.StructTag) *jsonValue {
+	for tag, keyword := range map[string]string{"least": "minLength", "most": "maxLength"} {
+		if n := of.Get(tag); n != "" {
+			s.set(keyword, &jsonValue{kind: jsonNumber, text: n})
+		}
+	}
+	return s
 }
 
 // formatsOfText are formats of JSON Schema.
