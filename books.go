@@ -327,16 +327,16 @@ type mappingRule struct {
 	VATRate *int64 `json:"vat_rate" most:"10000"`
 
 	// Of `sales`: the group, or null: every group that no other line names. Empty: what has no group.
-	Group *string `json:"group"`
+	Group *string `json:"group" most:"200"`
 
 	Method  *bookPayMethod `json:"method"`  // The way of paying, or null: it is not of the kind `payment`.
 	Account string         `json:"account"` // The code of the account in the books: at Fortnox 1000 to 9999.
 
 	// Xero: a TaxType; Fortnox: the account of the VAT. Or null: it has none, which at Xero is `NONE`.
-	Tax *string `json:"tax"`
+	Tax *string `json:"tax" least:"1" most:"50"`
 
 	// A cost centre, or null: none; Xero: a tracking category and its option, `Region:North`.
-	CostCenter *string `json:"cost_center"`
+	CostCenter *string `json:"cost_center" least:"1" most:"100"`
 }
 
 // A bookMapping says which account of the books gets what.

@@ -33,11 +33,11 @@ type app struct {
 
 	// As people who are asked to agree read it: no character that is invisible or changes the direction of writing, a
 	// letter or a digit, and no space at an end.
-	Name string `json:"name"`
+	Name string `json:"name" least:"1" most:"60"`
 
 	// For people: `https`, or `http` on `127.0.0.1` or `[::1]`. Of the kind `document` the address of its document,
 	// which is its `client_id`.
-	HomePage string `json:"home_page" is:"uri"`
+	HomePage string `json:"home_page" is:"uri" least:"1" most:"500"`
 
 	Kind appKind `json:"kind"` // How it can prove itself.
 
@@ -52,11 +52,11 @@ type app struct {
 
 	// What it may ask for, space-separated: `stats:read`, `leads:read`, `leads:write`, `licenses:read`,
 	// `devices:write`, `events:read`, `webhooks:write`, `orders:read`, `orders:write`, `revenue:read`, `books:write`.
-	Scope string `json:"scope" is:"^[a-z]+:[a-z]+( [a-z]+:[a-z]+)*$"`
+	Scope string `json:"scope" most:"500" is:"^[a-z]+:[a-z]+( [a-z]+:[a-z]+)*$"`
 
 	// What client credentials give it for the account that owns it, among its `scope`, or null: it may not use them.
 	// Only for the kind `web`.
-	OwnScope *string `json:"own_scope" is:"^[a-z]+:[a-z]+( [a-z]+:[a-z]+)*$"`
+	OwnScope *string `json:"own_scope" most:"500" is:"^[a-z]+:[a-z]+( [a-z]+:[a-z]+)*$"`
 
 	// Since when an operator vouches for it, or null: only the account that owns it can agree to it.
 	VerifiedAt stamp `json:"verified_at"`
