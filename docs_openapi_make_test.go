@@ -447,6 +447,8 @@ func (m *openapiMaker) parameter(rt *route, r *readingAt) *jsonValue {
 	}
 	if slices.Equal(r.check.words, []string{"true", "false"}) {
 		s = jsonObjectOf("type", "boolean")
+	} else if of := m.typeOfWords(r.check.words); of != nil {
+		s = m.answerSchema(of, "")
 	}
 	if r.says == "" {
 		m.t.Errorf("nothing is said of the parameter %s of %s", r.name, rt.pattern)
@@ -458,6 +460,16 @@ func (m *openapiMaker) parameter(rt *route, r *readingAt) *jsonValue {
 	}
 	p.set("example", example)
 	return p
+}
+
+// typeOfWords returns the type whose words those of a check are, or nil.
+func (m *openapiMaker) typeOfWords(words []string) (of reflect.Type) {
+	for t, all := range declaredWords {
+		if slices.Equal(all, words) && (of == nil || m.nameOf(t) < m.nameOf(of)) {
+			of = t
+		}
+	}
+	return of
 }
 
 // requestBody describes the body of a request.
