@@ -27,7 +27,8 @@ func deviceNoun() noun {
 	}
 }
 
-// Whether a device holds a seat. `active`: it does. `blocked`: it may not come back until the operator releases it.
+// Whether a device holds a seat. `active`: it does. `released`: it does not. `blocked`: it may not come back until the
+// operator releases it.
 type deviceState string
 
 const (
