@@ -128,7 +128,7 @@ func (l *orderLine) wanted(n int64) map[string]any {
 }
 
 // demoActions are the buttons for an order, by its state.
-var demoActions = map[string][]string{
+var demoActions = map[orderState][]string{
 	orderAuthorized:   {"Accept", "Reject"},
 	orderPaid:         {"Refund"},
 	orderPartRefunded: {"Refund"},

@@ -70,6 +70,10 @@ var nestedNames = map[string]string{
 	"WidgetEventsRequestEvent": "WidgetEvent",
 }
 
+// flattened are types whose schemas have the members of what they embed, and not a reference to that, since a release
+// has them so.
+var flattened = []string{"refundedLine", "revenueReport"}
+
 // storedTypes are the types of members that answers have as they are stored in JSON.
 var storedTypes = map[string]reflect.Type{
 	"refund.lines": reflect.TypeFor[[]linePart](),
@@ -932,7 +936,7 @@ func (m *openapiMaker) structSchema(t reflect.Type) *jsonValue {
 				if e.Kind() == reflect.Pointer {
 					e = e.Elem()
 				}
-				if of == name && m.shared[e] {
+				if of == name && m.shared[e] && !slices.Contains(flattened, name) {
 					parts = append(parts, m.answerSchema(e, ""))
 				} else {
 					add(e, e.Name())
