@@ -332,8 +332,8 @@ type accountSettings struct {
 	// Where guests write to it, a `mailto:` or `https:` URI, or null: nowhere.
 	Contact *string `json:"contact"`
 
-	// The color of links and buttons on its pages, or null: the pages' own. It is refused if it can't be read on a light
-	// page, with the nearest shade that can. In the dark pages lighten it.
+	// The color of links and buttons on its pages, or null: the pages' own. It is refused if it can't be read on a
+	// light page, with the nearest shade that can. In the dark pages lighten it.
 	Color *string `json:"color"`
 
 	Logo *string `json:"logo" is:"uri"` // The address of the logo on its pages, or null: none.
