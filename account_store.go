@@ -302,13 +302,11 @@ func (q *queries) neededKeys(but []string, now time.Time) ([]neededKey, error) {
 // answers, so that it means no limit.
 const maxRateOption = 1_000_000_000
 
-// A captureTime says when cards are charged: `accept`, as soon as an order is accepted, or `handover`, by a call when
-// it is handed over.
+// When cards are charged: `accept`, as soon as an order is accepted, or `handover`, by a call when it is handed over.
 type captureTime string
 
 var captureTimes = declareWords[captureTime](captureOnAccept, captureOnHandover)
 
-// When cards are charged.
 const (
 	captureOnAccept   = "accept"
 	captureOnHandover = "handover"
