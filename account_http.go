@@ -24,7 +24,7 @@ func accountWing(s *server) wing {
 	}
 }
 
-// An accountView is an account, and what is known of it for orders.
+// An account, and what is known of it for orders.
 type accountView struct {
 	ID   string `json:"id" is:"acct"` // The id of the account.
 	Name string `json:"name"`         // Its name, for people.

@@ -303,13 +303,11 @@ func (q *queries) neededKeys(but []string, now time.Time) ([]neededKey, error) {
 // answers, so that it means no limit.
 const maxRateOption = 1_000_000_000
 
-// A captureTime says when cards are charged: `accept`, as soon as an order is accepted, or `handover`, by a call when
-// it is handed over.
+// When cards are charged: `accept`, as soon as an order is accepted, or `handover`, by a call when it is handed over.
 type captureTime string
 
 var captureTimes = declareWords[captureTime](captureOnAccept, captureOnHandover)
 
-// When cards are charged.
 const (
 	captureOnAccept   = "accept"
 	captureOnHandover = "handover"
@@ -333,8 +331,8 @@ type accountSettings struct {
 	// Where guests write to it, a `mailto:` or `https:` URI, or null: nowhere.
 	Contact *string `json:"contact"`
 
-	// The color of links and buttons on its pages, or null: the pages' own. It is refused if it can't be read on a light
-	// page, with the nearest shade that can. In the dark pages lighten it.
+	// The color of links and buttons on its pages, or null: the pages' own. It is refused if it can't be read on a
+	// light page, with the nearest shade that can. In the dark pages lighten it.
 	Color *string `json:"color"`
 
 	Logo *string `json:"logo" is:"uri"` // The address of the logo on its pages, or null: none.

@@ -103,6 +103,7 @@ type openapiMaker struct {
 	examples *jsonValue
 	problems map[string]*problemCode
 	words    map[reflect.Type][]string // of types that a list elsewhere has the words of
+	closed   map[string]bool           // paths at the root that scripts of other sites may not read
 	schemas  map[string]*jsonValue     // by name
 	shared   map[reflect.Type]bool     // struct types that have a schema of their own
 	shown    map[string]*jsonValue     // parameters and responses that several operations share, by name
@@ -117,8 +118,8 @@ func makeOpenAPI(t testing.TB) string {
 	}
 	m := &openapiMaker{t: t, src: goComments(), hand: read("testdata/openapi-hand.json"),
 		examples: read("testdata/openapi-examples.json"), problems: map[string]*problemCode{},
-		words: map[reflect.Type][]string{}, schemas: map[string]*jsonValue{}, shared: map[reflect.Type]bool{},
-		shown: map[string]*jsonValue{}}
+		words: map[reflect.Type][]string{}, closed: map[string]bool{}, schemas: map[string]*jsonValue{},
+		shared: map[reflect.Type]bool{}, shown: map[string]*jsonValue{}}
 	for _, c := range problemsOf(nouns()) {
 		m.problems[c.name] = c
 		m.words[reflect.TypeFor[problemName]()] = append(m.words[reflect.TypeFor[problemName]()], c.name)
@@ -127,6 +128,11 @@ func makeOpenAPI(t testing.TB) string {
 	m.answerSchema(reflect.TypeFor[problem](), "")
 	m.words[reflect.TypeFor[eventType]()] = asTexts(eventTypesOf(nouns()))
 	m.words[reflect.TypeFor[webhookType]()] = asTexts(subscribable(nouns()))
+	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
+		for _, root := range w.roots {
+			m.closed[root.path] = !root.open
+		}
+	}
 	routes := allRoutes()
 	for i := range routes {
 		if rt := &routes[i]; rt.endpoint.run != nil {
@@ -675,6 +681,7 @@ func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jso
 	if name == "" {
 		m.t.Errorf("the request of %s has no name: give it a type, or a line in requestNames", id)
 	}
+	m.nameParts(id, schema)
 	m.addSchema(name, schema)
 	media := jsonObjectOf("schema", refTo("schemas", name))
 	if examples := m.examples.at(id, "request"); len(examples.members) > 0 {
@@ -685,6 +692,30 @@ func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jso
 		content.set("text/plain", media)
 	}
 	return jsonObjectOf("required", !rt.noBody, "content", content)
+}
+
+// nameParts gives objects within a request the schemas that requestNames names.
+func (m *openapiMaker) nameParts(id string, schema *jsonValue) {
+	for _, key := range slices.Backward(slices.Sorted(maps.Keys(requestNames))) { // what is within others first
+		path, of := strings.CutPrefix(key, id+" ")
+		if !of {
+			continue
+		}
+		part := schema
+		for _, segment := range strings.Split(path, "/") {
+			if segment == "*" {
+				part = part.at("items")
+			} else {
+				part = part.at("properties", segment)
+			}
+		}
+		if part.kind != jsonObject {
+			m.t.Errorf("the request of %s has no %s", id, path)
+		}
+		whole := *part
+		m.addSchema(requestNames[key], &whole)
+		*part = *refTo("schemas", requestNames[key])
+	}
 }
 
 // addSchema adds a schema, which must be the same wherever it is used.
@@ -1164,11 +1195,11 @@ func (m *openapiMaker) takesAccount(rt *route) (takes bool) {
 
 // refusal describes the refusals of a route with one status. Those that several routes have are shared.
 func (m *openapiMaker) refusal(rt *route, id, status string, names []string) *jsonValue {
-	details, examples, schema := []string{}, jsonObjectOf(), refTo("schemas", "Problem")
+	details, examples, schema, special := []string{}, jsonObjectOf(), refTo("schemas", "Problem"), ""
 	for _, of := range m.hand.at("x-problem-schemas").members {
 		words := strings.Fields(of.value.text)
 		if slices.Contains(words, id) || slices.Contains(words, id+"/"+status) {
-			schema = refTo("schemas", of.name)
+			schema, special = refTo("schemas", of.name), of.name
 		}
 	}
 	for _, name := range names {
@@ -1181,7 +1212,7 @@ func (m *openapiMaker) refusal(rt *route, id, status string, names []string) *js
 		examples.set(name, example)
 	}
 	media := jsonObjectOf("schema", schema, "examples", examples)
-	return m.shareAs("responses", codeName(names), jsonObjectOf("description", strings.Join(details, " "),
+	return m.shareAs("responses", special+codeName(names), jsonObjectOf("description", strings.Join(details, " "),
 		"x-problem-codes", jsonTexts(names...), "x-headers", m.headers(rt, status, names),
 		"content", jsonObjectOf("application/problem+json", media)))
 }
@@ -1255,7 +1286,7 @@ func (m *openapiMaker) headers(rt *route, status string, codes []string) *jsonVa
 	add((!rt.free || !success) && !early, "RateLimit", "RateLimit-Policy")
 	add(success && isTagged(rt), "Cache-Control", "ETag")
 	add(success && strings.Contains(rt.answers, "cached"), "Cache-Control")
-	add(success && rt.open, "Access-Control-Allow-Origin")
+	add(success && rt.open && !m.closed[rt.path()], "Access-Control-Allow-Origin")
 	if success && status[0] == '2' && strings.Contains(rt.answers, "image/") {
 		for _, name := range slices.Sorted(maps.Keys(pictureHeaders)) {
 			all.set(name, jsonObjectOf("description", pictureHeaders[name], "schema", jsonObjectOf("type", "string")))

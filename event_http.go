@@ -61,7 +61,7 @@ func (a *eventAPI) readEventQuery(in *input) (q eventQuery) {
 	return q
 }
 
-// An eventPage is a page of events.
+// A page of events.
 type eventPage struct {
 	*list[event]
 

@@ -46,13 +46,10 @@ type healthCheck struct {
 
 // A healthReport says whether the service can do its work (draft-inadarei-api-health-check-06).
 type healthReport struct {
-	// Damage of the database that a request or a worker has met is `fail` if a write met it, else `warn`, until the
-	// operator has checked the file or started the service again.
-	Status healthStatus `json:"status"`
-
-	Version   string `json:"version"`          // The version in the path.
-	ReleaseID string `json:"releaseId"`        // Which build runs.
-	Output    string `json:"output,omitempty"` // Why the status is not `pass`; absent when it is.
+	Status    healthStatus `json:"status"`           // The worst of what was found.
+	Version   string       `json:"version"`          // The version in the path.
+	ReleaseID string       `json:"releaseId"`        // Which build runs.
+	Output    string       `json:"output,omitempty"` // Why the status is not `pass`; absent when it is.
 
 	// `true` of the standby of a pair of machines, which answers nothing else; otherwise absent.
 	Standby bool `json:"standby,omitempty"`
@@ -61,7 +58,7 @@ type healthReport struct {
 	Checks map[string][]healthProbe `json:"checks"`
 }
 
-// A healthProbe is one observation.
+// One observation of the health of a part.
 type healthProbe struct {
 	ComponentType string       `json:"componentType"`           // Always `datastore`.
 	ObservedValue int64        `json:"observedValue" least:"-"` // The value.
@@ -71,7 +68,9 @@ type healthProbe struct {
 	Output        string       `json:"output,omitempty"`        // Why the status is not `pass`; absent when it is.
 }
 
-// A healthStatus says how well something works. `warn`: it works, with trouble. `fail`: it can't do its work.
+// A healthStatus says how well something works. `warn`: it works, with trouble. `fail`: it can't do its work. Damage
+// of the database that a request or a worker has met is `fail` if a write met it, else `warn`, until the operator has
+// checked the file or started the service again.
 type healthStatus string
 
 var _ = declareWords[healthStatus](healthPass, healthWarn, healthFail)

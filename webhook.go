@@ -96,15 +96,14 @@ const (
 	webhookDisabled = "disabled"
 )
 
-// A webhookReason says why a webhook is disabled. `owner`: somebody did it. `gone`: it answered 410. `failing`: every
-// attempt of five days failed.
+// A webhookReason says why a webhook is disabled.
 type webhookReason string
 
 var _ = declareWords[webhookReason](disabledByOwner, disabledGone, disabledFailing)
 
 // Why a webhook is disabled.
 const (
-	disabledByOwner = "owner"
+	disabledByOwner = "owner"   // somebody did it
 	disabledGone    = "gone"    // it answered 410
 	disabledFailing = "failing" // every attempt within maxFailing failed
 )
@@ -131,13 +130,16 @@ var retryDelays = [...]time.Duration{
 
 // A webhook is an address that events of an account are posted to.
 type webhook struct {
-	ID          string         `json:"id" is:"whe"`            // The id of the webhook.
-	AccountID   string         `json:"account_id" is:"acct"`   // The account whose events it gets.
-	URL         string         `json:"url" is:"uri"`           // Where events are posted to.
-	Types       codeList       `json:"types" is:"webhookType"` // The types of the events that it gets.
-	Description *string        `json:"description"`            // What it is, for people, or null: nothing was said.
-	State       webhookState   `json:"state"`                  // Whether it gets events.
-	Reason      *webhookReason `json:"reason"`                 // Why it is `disabled`, or null: it is not.
+	ID          string       `json:"id" is:"whe"`            // The id of the webhook.
+	AccountID   string       `json:"account_id" is:"acct"`   // The account whose events it gets.
+	URL         string       `json:"url" is:"uri"`           // Where events are posted to.
+	Types       codeList     `json:"types" is:"webhookType"` // The types of the events that it gets.
+	Description *string      `json:"description"`            // What it is, for people, or null: nothing was said.
+	State       webhookState `json:"state"`                  // Whether it gets events.
+
+	// Why it is `disabled`: `owner`, somebody did it; `gone`, it answered 410; `failing`, every attempt of five days
+	// failed. Or null: it is not.
+	Reason *webhookReason `json:"reason"`
 
 	// The first failure since it last answered with 2xx, or null: there is none.
 	FailingSince stamp `json:"failing_since"`

@@ -334,7 +334,8 @@ func (r *statsReport) shown() any {
 	for i, p := range r.series {
 		points[i] = widgetPoint{p.Date, p.shown(r.withOrders)}
 	}
-	return &widgetStats{r.widget.ID, r.widget.Name, r.statsSpan, widgetCounts{r.totals.shown(r.withOrders)}, points, r.items, r.pages}
+	totals := widgetCounts{r.totals.shown(r.withOrders)}
+	return &widgetStats{r.widget.ID, r.widget.Name, r.statsSpan, totals, points, r.items, r.pages}
 }
 
 // report returns the report of a range with what a series has counted.
