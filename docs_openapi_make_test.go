@@ -45,14 +45,17 @@ var schemaNames = map[string]string{
 	"lineTax":      "BookTaxCheck",
 	"mappingRule":  "BookMappingLine",
 	"mappingView":  "BookMappingState",
+	"tokenAnswer":  "Tokens",
 }
 
 // requestNames are the names of the schemas of requests that are no struct of their own, by operation, and of objects
 // within requests, by operation and member: "createOrder lines/*" is for the elements of lines.
 var requestNames = map[string]string{
-	"createApp":  "NewApp",
-	"updateApp":  "AppChange",
-	"updatePlan": "PlanTerms",
+	"createApp":   "NewApp",
+	"issueTokens": "TokenRequest",
+	"revokeToken": "RevokeRequest",
+	"updateApp":   "AppChange",
+	"updatePlan":  "PlanTerms",
 
 	"confirmBookMapping":         "NewBookMapping",
 	"confirmBookMapping lines/*": "NewBookMappingLine",
@@ -183,7 +186,9 @@ func (m *openapiMaker) operation(rt *route) *jsonValue {
 		text = strings.TrimSpace(text + " An empty body stands for `{}`.")
 	}
 	op.set("description", jsonTextOf(cmp.Or(text, summary+".")))
-	op.set("security", securityOf(rt))
+	if op.set("security", securityOf(rt)); rt.form != "" {
+		op.set("security", m.byHand(rt, "security"))
+	}
 	if rt.scope != "" {
 		op.set("x-required-scopes", jsonTexts(strings.Fields(rt.scope)...))
 	}
@@ -199,7 +204,7 @@ func (m *openapiMaker) operation(rt *route) *jsonValue {
 	}
 	request := m.describe(rt)
 	parameters := request.parameters
-	for _, p := range m.hand.at("paths", rt.path(), strings.ToLower(rt.method()), "parameters").list {
+	for _, p := range m.byHand(rt, "parameters").list {
 		if p.at("in").text == "path" { // of which no other operation has one
 			parameters = append(parameters, &p)
 		}
@@ -291,7 +296,7 @@ type readingAt struct {
 // readingMethods are the methods of an input that read one member: the comment of a reading is where they are called.
 var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "textsOf", "number", "numberOf",
 	"timestamp", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change", "readMember", "noteMember",
-	"list", "anyObject", "has", "given", "refuseChange", "fields"}
+	"field", "fieldOf", "list", "anyObject", "has", "given", "refuseChange", "fields"}
 
 // describe runs the reader of a route, and puts together what it would read.
 func (m *openapiMaker) describe(rt *route) describedRequest {
@@ -848,6 +853,15 @@ func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 		all["304"] = jsonObjectOf("description", "The answer that the caller has is current.",
 			"headers", m.headers(rt, "304", nil))
 	}
+	if rt.form != "" { // whose refusals are no problems, but as its standard has them
+		for _, r := range m.byHand(rt, "responses").members {
+			if r.name != status {
+				all[r.name] = &r.value
+			}
+		}
+		ok.set("headers", m.byHand(rt, "responses", status, "headers"))
+		return inOrder(all)
+	}
 	codes := map[string][]string{}
 	for _, name := range m.refusalsOf(rt) {
 		c := m.problems[name]
@@ -860,6 +874,16 @@ func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 	for status, names := range codes {
 		all[status] = m.refusal(rt, id, status, names)
 	}
+	return inOrder(all)
+}
+
+// byHand returns what the file that is written by hand says of a route.
+func (m *openapiMaker) byHand(rt *route, names ...string) *jsonValue {
+	return m.hand.at(append([]string{"paths", rt.path(), strings.ToLower(rt.method())}, names...)...)
+}
+
+// inOrder makes an object of responses by their statuses.
+func inOrder(all map[string]*jsonValue) *jsonValue {
 	out := jsonObjectOf()
 	for _, status := range slices.Sorted(maps.Keys(all)) {
 		out.set(status, all[status])
