@@ -49,6 +49,7 @@ var schemaNames = map[string]string{
 
 	"webhookReplay": "Replay",
 	"statsInterval": "Interval",
+	"tokenAnswer":   "Tokens",
 	"vatSum":        "VATSum", "lineView": "OrderLine", "deliveryView": "OrderDelivery", "guest": "OrderCustomer",
 	"fulfilmentView": "OrderFulfilment", "guestAddress": "OrderFulfilmentAddress", "linePart": "RefundLine",
 	"outsidePayment": "PaidOutside", "payment": "OrderPayment", "providerName": "PaymentProvider",
@@ -87,6 +88,8 @@ var requestNames = map[string]string{
 	"activateLicense":   "ActivationRequest",
 	"verifyLicense":     "VerificationRequest",
 	"deactivateLicense": "DeactivationRequest",
+	"issueTokens":       "TokenRequest",
+	"revokeToken":       "RevokeRequest",
 
 	"updateWebhook": "WebhookChange",
 	"createApp":     "NewApp",
@@ -318,7 +321,9 @@ func (m *openapiMaker) operation(rt *route) *jsonValue {
 		text = strings.TrimSpace(text + " An empty body stands for `{}`.")
 	}
 	op.set("description", jsonTextOf(cmp.Or(text, summary+".")))
-	op.set("security", securityOf(rt))
+	if op.set("security", securityOf(rt)); rt.form != "" {
+		op.set("security", m.byHand(rt, "security"))
+	}
 	if rt.scope != "" {
 		op.set("x-required-scopes", jsonTexts(strings.Fields(rt.scope)...))
 	}
@@ -334,7 +339,7 @@ func (m *openapiMaker) operation(rt *route) *jsonValue {
 	}
 	request := m.describe(rt)
 	parameters := request.parameters
-	for _, p := range m.hand.at("paths", rt.path(), strings.ToLower(rt.method()), "parameters").list {
+	for _, p := range m.byHand(rt, "parameters").list {
 		if p.at("in").text == "path" { // of which no other operation has one
 			parameters = append(parameters, &p)
 		}
@@ -439,7 +444,7 @@ type readingAt struct {
 // readingMethods are the methods of an input that read one member: the comment of a reading is where they are called.
 var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "number", "numberOf",
 	"textsOf", "timestamp", "timestampOf", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change",
-	"readMember", "noteMember",
+	"readMember", "noteMember", "field", "fieldOf",
 	"list", "anyObject", "has", "given", "refuseChange", "fields"}
 
 // describe runs the reader of a route, and puts together what it would read.
@@ -1073,6 +1078,15 @@ func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 		all["503"] = jsonObjectOf("description", m.saysOfAnswer(rt), "x-headers", m.headers(rt, status, nil))
 		m.addContent(all["503"], rt, id, "503", kind)
 	}
+	if rt.form != "" { // whose refusals are no problems, but as its standard has them
+		for _, r := range m.byHand(rt, "responses").members {
+			if r.name != status {
+				all[r.name] = &r.value
+			}
+		}
+		all[status].set("headers", m.byHand(rt, "responses", status, "headers"))
+		return inOrder(all)
+	}
 	codes := map[string][]string{}
 	for _, name := range m.refusalsOf(rt) {
 		c := m.problems[name]
@@ -1087,6 +1101,16 @@ func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 	for status, names := range codes {
 		all[status] = m.refusal(rt, id, status, names)
 	}
+	return inOrder(all)
+}
+
+// byHand returns what the file that is written by hand says of a route.
+func (m *openapiMaker) byHand(rt *route, names ...string) *jsonValue {
+	return m.hand.at(append([]string{"paths", rt.path(), strings.ToLower(rt.method())}, names...)...)
+}
+
+// inOrder makes an object of responses by their statuses.
+func inOrder(all map[string]*jsonValue) *jsonValue {
 	out := jsonObjectOf()
 	for _, status := range slices.Sorted(maps.Keys(all)) {
 		out.set(status, all[status])

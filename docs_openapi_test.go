@@ -158,9 +158,6 @@ func bodyMembers(o *operation) (all []bodyMember) {
 		for _, name := range slices.Sorted(maps.Keys(propertiesOf(schema))) {
 			m := bodyMember{append(slices.Clone(names), name), resolve(propertiesOf(schema)[name]),
 				slices.Contains(required, name)}
-			if slices.Contains(ofCommands, o.name()+" "+m.pointer()) {
-				continue
-			}
 			all = append(all, m)
 			list(m.schema, m.names)
 			if items := child(m.schema, "items"); items["type"] == "object" {

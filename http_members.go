@@ -214,8 +214,16 @@ func (in *input) trim(name string) {
 }
 
 // field returns a field of a form as it was sent, and "" if there is none.
-func (in *input) field(name string) string {
-	if v, ok := in.body.member(name); ok {
+func (in *input) field(name string) string { return in.fieldOf(reading{name: name}) }
+
+// fieldOf is field, and says what the field may be, which is judged elsewhere.
+func (in *input) fieldOf(r reading) string {
+	if in.note != nil {
+		r.path, r.kind = in.path, jsonString
+		in.note(r)
+		return ""
+	}
+	if v, ok := in.body.member(r.name); ok {
 		return v.text
 	}
 	return ""

@@ -115,13 +115,13 @@ func (f oauthForm) check(base string) error {
 	return nil
 }
 
-// A tokenAnswer is what the token endpoint answers with (RFC 6749, section 5.1).
+// A tokenAnswer is what an application gets (RFC 6749, section 5.1).
 type tokenAnswer struct {
-	AccessToken  string `json:"access_token"`
-	TokenType    string `json:"token_type"`
-	ExpiresIn    int    `json:"expires_in"` // seconds
-	RefreshToken string `json:"refresh_token,omitempty"`
-	Scope        string `json:"scope"`
+	AccessToken  string `json:"access_token"`            // A bearer token: a JWS signed with Ed25519, at most 4 KiB.
+	TokenType    string `json:"token_type" is:"=Bearer"` // How the access token is sent (RFC 6750).
+	ExpiresIn    int    `json:"expires_in" least:"1"`    // For how many seconds the access token works.
+	RefreshToken string `json:"refresh_token,omitempty"` // To use next; absent by client credentials.
+	Scope        string `json:"scope"`                   // What the access token may do, separated by spaces.
 }
 
 // A tokenVerdict says whether an application gets the tokens that it asks for.

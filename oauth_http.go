@@ -36,12 +36,11 @@ type oauthAPI struct {
 // no use to anybody.
 func oauthWing(s *server) wing {
 	a := &oauthAPI{s, newLookupGuard(s.failedLookupRate, s.steady())}
-	routes := []route{
-		{pattern: "POST /oauth/token", run: a.issue},
-		{pattern: "POST /oauth/revoke", run: a.revoke},
-	}
-	for i := range routes { // authenticate and limitUse limit them
-		routes[i].free, routes[i].origin, routes[i].form = true, originApp, "oauth"
+	routes := []route{ // authenticate and limitUse limit them
+		{pattern: "POST /oauth/token", free: true, origin: originApp, form: "oauth",
+			endpoint: admitted(s, readTokenRequest, a.issueTokens)},
+		{pattern: "POST /oauth/revoke", free: true, origin: originApp, form: "oauth", answers: "200",
+			endpoint: admitted(s, readRevokeRequest, a.revokeToken)},
 	}
 	return wing{routes: routes, refusals: map[string]refusalForm{"oauth": refuseOAuth}, roots: []rootPath{
 		{path: serverMetadataPath, ofBase: true, open: true, serve: s.getServerMetadata, answers: "cached",
@@ -86,15 +85,6 @@ func plainDescription(text string) string {
 		}
 		return r
 	}, text)
-}
-
-// readOAuthForm reads a form; known are the names of its parameters, besides those of the application.
-func readOAuthForm(in *input, known ...string) oauthForm {
-	f := oauthForm{}
-	for _, name := range append(known, "client_id", "client_secret") {
-		f[name] = in.field(name)
-	}
-	return f
 }
 
 // A clientProof is how a request says which application sends it.
@@ -221,19 +211,52 @@ func (a *oauthAPI) limitUse(c *call, p *app, by string) error {
 	return errOver(v, limitNamed("grant", grantRate), "Too many requests under this grant.")
 }
 
-// issue answers with tokens, which caches of HTTP/1.0 don't keep either (RFC 6749, section 5.1). While signing is
-// held it refuses before it looks at codes and refresh tokens, so that these stay as they are.
-//
-// The form is read and the application proves itself. If nobody has registered it, its document is looked at again
-// once its code is known to be right. Then one transaction judges the request, counts it against the limit of what
-// proves it, and issues tokens or ends a grant. Should that transaction be repeated, it counts twice.
-func (a *oauthAPI) issue(ctx context.Context, c *call) (any, error) {
-	c.response.Header().Set("Pragma", "no-cache")
-	f := readOAuthForm(c.in, "grant_type", "code", "redirect_uri", "code_verifier", "refresh_token", "scope",
-		"resource")
-	if err := a.admit(ctx, c); err != nil {
-		return nil, err
+// readTokenRequest reads a request for tokens, which oauthForm.check judges.
+func readTokenRequest(in *input) oauthForm {
+	return oauthForm{
+		// What the tokens are issued for. By `client_credentials` an application that is registered for it acts for its
+		// own owner's account.
+		"grant_type": in.fieldOf(reading{name: "grant_type", need: required,
+			check: oneOf(grantTypeCode, grantTypeRefresh, grantTypeOwn)}),
+		// The id of the application; not needed with `Authorization: Basic`.
+		"client_id": in.field("client_id"),
+		// The secret of an application on the web, unless it is in `Authorization: Basic`.
+		"client_secret": in.field("client_secret"),
+		"code":          in.field("code"), // With `authorization_code`: the code.
+		// With `authorization_code`: the one with which the code was asked for, to the letter.
+		"redirect_uri": in.field("redirect_uri"),
+		// With `authorization_code`: what the S256 `code_challenge` was made from (RFC 7636).
+		"code_verifier": in.fieldOf(reading{name: "code_verifier",
+			check: textCheck{pattern: "^[A-Za-z0-9._~-]+$", least: 43, most: 128}}),
+		"refresh_token": in.field("refresh_token"), // With `refresh_token`: the refresh token.
+		// With `refresh_token` and `client_credentials`: what the access token may do, separated by spaces; without it,
+		// all that was agreed to and that the application is registered for. Scopes that the service does not know are
+		// left out. The refresh token keeps all.
+		"scope":    in.field("scope"),
+		"resource": in.field("resource"), // If given, the base address of this service (RFC 8707).
 	}
+}
+
+// Get tokens for an application.
+//
+// Issues an access token for an hour (RFC 6749), with `authorization_code` and `refresh_token` beside a refresh token.
+// **Proof:** an application on the web sends its secret, by `Authorization: Basic` with both halves form-encoded, or as
+// `client_secret` in the body, never both; others send only `client_id`, which is the address of its document if nobody
+// has registered it (`client_id_metadata_document_supported`). A code works for 60 seconds, once; a second use ends all
+// that was issued for it, while a request with a wrong `redirect_uri` or `code_verifier` uses nothing up. Refresh
+// tokens last 30 days from their last use, at most a year. One of an application on the web stays the same. Others are
+// replaced at each use: for 30 seconds, and until the successor has been used, the old one yields the same successor
+// again, so that a lost answer can be asked for; any later use of it ends everything that was issued under its grant.
+// An empty parameter counts as absent, unknown ones are ignored, none may be in the URL. **Limits:** 600 requests a
+// minute and address that do not prove which application sends them, and as many of one application without a secret;
+// 6000 a minute of an application that does prove itself, and 600 of one that no operator vouches for; no account is
+// charged.
+func (a *oauthAPI) issueTokens(ctx context.Context, c *call, f oauthForm) (*tokenAnswer, error) {
+	// While signing is held it refuses before it looks at codes and refresh tokens, so that these stay as they are. The
+	// application proves itself. If nobody has registered it, its document is looked at again once its code is known to
+	// be right. Then one transaction judges the request, counts it against the limit of what proves it, and issues
+	// tokens or ends a grant. Should that transaction be repeated, it counts twice.
+	c.response.Header().Set("Pragma", "no-cache") // caches of HTTP/1.0 don't keep it either (RFC 6749, section 5.1)
 	if a.signingHeld() {
 		return nil, errClock
 	}
@@ -291,13 +314,26 @@ func (s *server) checkDocument(ctx context.Context, p *app, code *grantCode) err
 	return nil
 }
 
-// revoke ends what a token of the application stands for (RFC 7009): with a refresh token the grant. Anything that is
-// no such token, or has ended already, gets the same answer (section 2.2).
-func (a *oauthAPI) revoke(ctx context.Context, c *call) (any, error) {
-	f := readOAuthForm(c.in, "token", "token_type_hint") // a token itself shows its kind
-	if err := a.admit(ctx, c); err != nil {
-		return nil, err
+// readRevokeRequest reads a request to end a token.
+func readRevokeRequest(in *input) oauthForm {
+	return oauthForm{
+		// A refresh token or an access token.
+		"token": in.fieldOf(reading{name: "token", need: required}),
+		// Makes no difference: a token shows of which kind it is.
+		"token_type_hint": in.field("token_type_hint"),
+		// The id of the application; not needed with `Authorization: Basic`.
+		"client_id": in.field("client_id"),
+		// The secret of an application on the web, unless it is in `Authorization: Basic`.
+		"client_secret": in.field("client_secret"),
 	}
+}
+
+// Give a token back.
+//
+// Ends a token of the application (RFC 7009): with a refresh token, also one that was replaced, the grant and all that
+// was issued under it; with an access token that one alone. A token that is unknown or another application's gets the
+// same answer, and nothing changes. The application proves itself as it does for tokens, and the limits are the same.
+func (a *oauthAPI) revokeToken(ctx context.Context, c *call, f oauthForm) (*reply, error) {
 	p, err := a.authenticate(c, f)
 	if err != nil {
 		return nil, err
