@@ -120,7 +120,7 @@ func makeOpenAPI(t testing.TB) string {
 		return &d.all
 	}
 	m := &openapiMaker{t: t, src: goComments(), hand: read("testdata/openapi-hand.json"),
-		examples: read("testdata/openapi-examples.json"), problems: map[string]*problemCode{},
+		examples: recordedExamples(t), problems: map[string]*problemCode{},
 		words: map[reflect.Type][]string{}, closed: map[string]bool{}, schemas: map[string]*jsonValue{},
 		shared: map[reflect.Type]bool{}, shown: map[string]*jsonValue{}}
 	for _, c := range problemsOf(nouns()) {
@@ -417,13 +417,10 @@ func (m *openapiMaker) wildcards(rt *route) (all []*jsonValue) {
 		if p.kind != jsonString {
 			m.t.Errorf("testdata/openapi-hand.json does not say which parameter {%s} of %s is", found, rt.path())
 		}
-		name, says, _ := strings.Cut(p.text, ": ")
-		example := m.examples.at("parameters", name)
-		if example.kind != jsonString {
-			m.t.Errorf("there is no example of the parameter %s", name)
-		}
+		named, says, _ := strings.Cut(p.text, ": ")
+		name, prefix, _ := strings.Cut(named, " ")
 		m.shown["parameters "+name] = jsonObjectOf("name", found, "in", "path", "required", true, "description", says,
-			"schema", jsonObjectOf("type", "string"), "example", example)
+			"schema", jsonObjectOf("type", "string"), "example", shownFirst[prefix])
 		all = append(all, refTo("parameters", name))
 	}
 	return all
@@ -655,11 +652,46 @@ func (m *openapiMaker) parameter(rt *route, r *readingAt) *jsonValue {
 		p = jsonObjectOf("name", r.name, "in", "path", "required", true, "description", r.says, "schema", s)
 	}
 	example := m.examples.at(rt.endpoint.operation(), "parameters", r.name)
+	if example.kind == jsonNull && r.name == "cursor" {
+		example = m.shownCursor(rt.endpoint.operation())
+	}
 	if example.kind == jsonNull {
-		m.t.Errorf("there is no example of the parameter %s of %s", r.name, rt.pattern)
+		example = r.example()
+	}
+	if example.text == "" {
+		m.t.Errorf("there is no example of the parameter %s of %s: show one in testdata/http/document.txt", r.name,
+			rt.pattern)
 	}
 	p.set("example", example)
 	return p
+}
+
+// shownCursor returns the cursor that the list of an operation has behind the first element that is shown.
+func (m *openapiMaker) shownCursor(id string) *jsonValue {
+	for _, shown := range m.examples.at(id, "200").members {
+		if data := shown.value.at("value", "data"); len(data.list) > 0 {
+			return data.list[0].at("id")
+		}
+	}
+	return &jsonValue{}
+}
+
+// example makes the example of a parameter that no exchange shows, from its check.
+func (r *readingAt) example() *jsonValue {
+	id := prefixOf(r.check.pattern)
+	switch format := cmp.Or(r.check.format, r.format); {
+	case len(r.check.words) > 0:
+		return jsonTextOf(r.check.words[0])
+	case format == "date":
+		return jsonTextOf("2026-11-21")
+	case format == "date-time":
+		return jsonTextOf("2026-11-01T00:00:00Z")
+	case r.check.numbers != [2]int{}:
+		return jsonNumberOf(r.check.numbers[0])
+	case r.check.pattern == idPattern(id):
+		return jsonTextOf(shownFirst[id])
+	}
+	return &jsonValue{}
 }
 
 // requestName returns the name of the schema of a route's request; "": it has none.
