@@ -928,7 +928,8 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 		if t.Elem().Kind() == reflect.Uint8 { // which marshals itself
 			return answerText(of.Get("is"))
 		}
-		s := jsonObjectOf("type", "array", "items", m.answerSchema(t.Elem(), of))
+		each := reflect.StructTag(fmt.Sprintf("is:%q", of.Get("is")))
+		s := jsonObjectOf("type", "array", "items", m.answerSchema(t.Elem(), each))
 		if most := of.Get("most"); most != "" {
 			s.set("maxItems", &jsonValue{kind: jsonNumber, text: most})
 		}
