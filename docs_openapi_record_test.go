@@ -209,7 +209,7 @@ func (r *recorder) show(mark string, headers []string) error {
 	return nil
 }
 
-// exampleOf makes an example of a text. Of a long one that is no list of something only the beginning is shown.
+// exampleOf makes an example of a text. Of a long one only the beginning is shown.
 func (r *recorder) exampleOf(mark, text string, isJSON bool) *jsonValue {
 	_, summary, _ := strings.Cut(strings.TrimSpace(mark), " ")
 	example := jsonObjectOf()
@@ -225,8 +225,9 @@ func (r *recorder) exampleOf(mark, text string, isJSON bool) *jsonValue {
 	}
 	doc, err := newAPIDocument(r.fixed(text))
 	r.check(err)
-	if len(text) > 100_000 {
-		doc.all.members = doc.all.members[:1]
+	if len(text) > 100_000 { // the document itself
+		doc.all = *jsonObjectOf("openapi", doc.all.at("openapi"), "info",
+			jsonObjectOf("title", doc.all.at("info", "title"), "version", "1.0.0"))
 	}
 	example.set("value", &doc.all)
 	return example
@@ -289,7 +290,7 @@ func shownOperation(method, target string) (id, path string) {
 // tokens, and other texts of random bits.
 var randomTexts = regexp.MustCompile(`[a-z]+_[0-7][0-9a-hjkmnp-tv-z]{25}|eyJ[\w-]*\.[\w-]+\.[\w-]+` +
 	`|[0-9A-HJKMNP-TV-Z]{5}(?:-[0-9A-HJKMNP-TV-Z]{5}){4}|"key_hint":"[0-9A-Z]{5}"` +
-	`|\b[0-9A-HJKMNP-TV-Z]{4}(?:-[0-9A-HJKMNP-TV-Z]{4}){2}\b|whsec_[0-9A-Za-z+/]{43}=|\b[A-Z2-7]{52}\b` +
+	`|"code":"[0-9A-HJKMNP-TV-Z]{4}(?:-[0-9A-HJKMNP-TV-Z]{4}){2}"|whsec_[0-9A-Za-z+/]{43}=|\b[A-Z2-7]{52}\b` +
 	`|[\w-]{43,}|\b[0-9a-f]{64}\b|k=[\w-]{22}|"(?:observedValue|duration_ms)":\d+`)
 
 // fixed replaces what is another one in each run by what the document shows.
@@ -324,8 +325,8 @@ func (r *recorder) showAs(real string) string {
 		kind, keep, alphabet = prefix, len(prefix)+9, crockford // the time stays, to about a second
 	case keyShape.MatchString(real):
 		kind, alphabet = "license key", upperCrockford
-	case len(real) == 14:
-		kind, alphabet = "code", upperCrockford
+	case name == `"code"`:
+		kind, keep, alphabet = "code", len(name)+2, upperCrockford
 	case prefix == "whsec":
 		kind, keep = prefix, len(prefix)+1
 	case strings.HasPrefix(real, "k="):
