@@ -619,7 +619,8 @@ func (m *openapiMaker) addText(s *jsonValue, r *readingAt) *jsonValue {
 	if ofList := r.name == ""; len(c.words) > 0 || isID || isDate || ofList && c.pattern != "" {
 		return s // says how long it is, too
 	}
-	if least := max(c.least, map[bool]int{true: 1}[bool(r.need) && c.pattern == "" && !r.lines]); least > 0 {
+	notEmpty := bool(r.need) && c.pattern == "" && !r.lines && r.high > 0 // a field of a form has no high
+	if least := max(c.least, map[bool]int{true: 1}[notEmpty]); least > 0 {
 		s.set("minLength", jsonNumberOf(least))
 	}
 	saysMost := c.most == 0 && strings.HasSuffix(c.pattern, "}$")
