@@ -173,7 +173,7 @@ func buildPayout(
 		if s.isDispute() {
 			fee = ruleDisputeFee
 		}
-		clearing, method := b.clearingOf(p, s.Method), string(valueOr(s.Method, "no payment"))
+		clearing, method := b.clearingOf(p, (*string)(s.Method)), string(valueOr(s.Method, "no payment"))
 		b.moveOut(clearing, fee, method, s.Fee, placeFee, placeFeesKept)
 		b.moveOut(clearing, ruleFeeTax, method, s.Tax, placeFee, placeFeesKept)
 		if b.mapping.ofKind(ruleTransit) != nil && !p.ended() {
@@ -195,10 +195,10 @@ func (m *bookMapping) booksPayouts() bool {
 
 // clearingOf returns the rule of the clearing account of what is in a payout by a method. What is of no method has one
 // only where all methods of the provider that are mapped have the same. It notes why there is none.
-func (b *entryBuilder) clearingOf(p *payout, method *payoutMethod) (rule *mappingRule) {
+func (b *entryBuilder) clearingOf(p *payout, method *string) (rule *mappingRule) {
 	methods := p.methods()
 	if method != nil {
-		methods = []string{string(*method)}
+		methods = []string{*method}
 	}
 	for _, m := range methods {
 		switch other := b.mapping.clearing(m); {

@@ -90,7 +90,7 @@ func (f *exampleFixture) addApps() {
 	own, secret := f.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
 	first := f.askToken(codeForm(browser, f.agree(browser, f.account, scopeOrders))).is(200)
 	f.real[text("code", "client_id")], f.real[text("own", "client_id")] = browser.ID, own.ID
-	f.real[text("own", "client_secret")] = secret
+	f.real[text("own", "client_secret")], f.real[text("code", "redirect_uri")] = secret, browser.RedirectURIs[0]
 	f.real[text("code", "code")] = f.agree(browser, f.account, scopeOrders)
 	f.real[text("refresh", "refresh_token")] = first.text("refresh_token")
 }

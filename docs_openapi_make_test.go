@@ -868,9 +868,9 @@ func (m *openapiMaker) share(t reflect.Type, embedded bool) {
 // isTextType reports whether a struct type is a text in JSON.
 func isTextType(t reflect.Type) bool { return t == reflect.TypeFor[stamp]() }
 
-// answerSchema returns the schema of a type of Go in an answer. of says what its member's tag has: is, a format or the
-// prefix of an id, ^ and a pattern, = and the only value, a type of m.words, the type of what was encoded before, or texts, of an object of any; least and most, of a
-// number, or most of a list.
+// answerSchema returns the schema of a type of Go in an answer. of says what its member's tag has: is, a format or
+// the prefix of an id, ^ and a pattern, = and the only value, a type of m.words, the type of what was encoded before, or
+// texts, of an object of any; least and most, of a number, of the length of a text, or of a list.
 func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonValue {
 	if t == reflect.TypeFor[stamp]() {
 		return jsonObjectOf("type", "string", "format", "date-time")
@@ -1334,7 +1334,8 @@ func (m *openapiMaker) headers(rt *route, status string, codes []string) *jsonVa
 	add(rt.takesJSON() && status[0] != '3' || !success, "Preference-Applied")
 	add(success && rt.creates, "Idempotency-Replayed")
 	add(status == "409" && rt.creates || status == "429" || status == "503", "Retry-After")
-	add(status == "401" || status == "403" && slices.Contains(codes, "insufficient_scope"), "WWW-Authenticate")
+	ofToken := slices.Contains(codes, "token_required") || slices.Contains(codes, "invalid_token")
+	add(ofToken || status == "403" && slices.Contains(codes, "insufficient_scope"), "WWW-Authenticate")
 	if status == "403" && all.at("WWW-Authenticate").kind == jsonObject {
 		all.set("WWW-Authenticate", refTo("x-headers", "ScopeChallenge"))
 	}

@@ -55,7 +55,8 @@ type recorder struct {
 // The signing key of the examples is that of RFC 8037, appendix A.1.
 const exampleSeed = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"
 
-// shownFirst are what the first ones of a kind are shown as, and so the examples of ids in paths. With this secret of a webhook the example of what is posted is signed.
+// shownFirst are what the first ones of a kind are shown as, and so the examples of ids in paths. With this secret of a
+// webhook the example of what is posted is signed.
 var shownFirst = map[string]string{
 	"license key": "TKWGD-QP26G-DVSCS-ZCPCX-BP2HZ",
 	"whsec":       "whsec_CfPIDTsy/guKHR7jjSTNLHDC3aHwbJ2hYe7SRTUT9zs=",
@@ -293,10 +294,15 @@ var randomTexts = regexp.MustCompile(`[a-z]+_[0-7][0-9a-hjkmnp-tv-z]{25}|eyJ[\w-
 	`|"code":"[0-9A-HJKMNP-TV-Z]{4}(?:-[0-9A-HJKMNP-TV-Z]{4}){2}"|whsec_[0-9A-Za-z+/]{43}=|\b[A-Z2-7]{52}\b` +
 	`|[\w-]{43,}|\b[0-9a-f]{64}\b|k=[\w-]{22}|"(?:observedValue|duration_ms)":\d+`)
 
+// linkBack is the part of a link to sign in elsewhere that has the base address, which the served document replaces
+// only where it is not escaped.
+var linkBack = regexp.MustCompile(`&redirect_uri=https%3A%2F%2F[^&"]*`)
+
 // fixed replaces what is another one in each run by what the document shows.
 func (r *recorder) fixed(text string) string {
 	text = strings.NewReplacer("http://127.0.0.1:8080", documentRoot, url.QueryEscape("http://127.0.0.1:8080"),
 		url.QueryEscape(documentRoot), r.xero.base, "https://login.xero.com").Replace(text)
+	text = linkBack.ReplaceAllString(text, "")
 	return randomTexts.ReplaceAllStringFunc(text, func(real string) string {
 		if r.shown[real] == "" {
 			shown := r.showAs(real)

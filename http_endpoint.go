@@ -100,12 +100,9 @@ func (e *endpoint) operation() string {
 	return strings.TrimSuffix(name[strings.LastIndexByte(name, '.')+1:], "-fm")
 }
 
-// carefulScopes are those of routes that move money or make something.
-var carefulScopes = []string{scopeIssuing, scopeSelling, scopeWebhooks, scopeApps, scopeBooks, scopeAdmin}
-
-// complete sets what follows from the rest of a route: it knows what its endpoint reads; one with a scope needs a token, and one that writes with one of
-// carefulScopes refuses members that it does not know.
-func (rt *route) complete() {
+// complete sets what follows from the rest of a route: it knows what its endpoint reads; one with a scope needs a
+// token; and one that writes with one of the careful scopes refuses members that it does not know.
+func (rt *route) complete(careful []string) {
 	if rt.endpoint.run != nil {
 		rt.run = rt.endpoint.run
 	}
@@ -115,7 +112,7 @@ func (rt *route) complete() {
 	if rt.scope != "" && rt.token == tokenIgnored {
 		rt.token = tokenRequired
 	}
-	rt.careful = rt.careful || rt.method() != "GET" && slices.ContainsFunc(carefulScopes, func(scope string) bool {
+	rt.careful = rt.careful || rt.method() != "GET" && slices.ContainsFunc(careful, func(scope string) bool {
 		return slices.Contains(strings.Fields(rt.scope), scope)
 	})
 }

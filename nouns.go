@@ -233,7 +233,7 @@ func wingsOf(of []noun, s *server) []wing {
 	})
 	for _, w := range all {
 		for i := range w.routes {
-			w.routes[i].complete()
+			w.routes[i].complete(carefulScopes)
 		}
 	}
 	return all
@@ -250,6 +250,9 @@ var (
 	grantableScopes = append(slices.Clone(appScopes), scopeIssuing, scopeApps, scopeConsent, scopeAdmin)
 	appScopes       = []string{scopeStats, scopeLeads, scopeWriteLeads, scopeLicenses, scopeDevices, scopeEvents,
 		scopeWebhooks, scopeOrders, scopeSelling, scopeRevenue, scopeBooks}
+
+	// Those of routes that move money or make something: see route.careful.
+	carefulScopes = []string{scopeIssuing, scopeSelling, scopeWebhooks, scopeApps, scopeBooks, scopeAdmin}
 )
 
 // nounOptions are the options of serve that belong to nouns.
