@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 )
 
@@ -181,7 +182,7 @@ func (a *webhookAPI) readURL(in *input) string {
 func (a *webhookAPI) readTypes(in *input) codeList {
 	// The types of the events that it gets, none twice.
 	types := in.textsOf(reading{name: "types", need: required, low: 1, high: len(a.types), each: maxNameLength,
-		check: textCheck{words: asTexts(a.types)}})
+		check: textCheck{words: asTexts(a.types), named: reflect.TypeFor[webhookType]()}})
 	checkWebhookTypes(types, a.types, func(at int, code, detail string) {
 		if types[at] != "" { // in.texts has already reported an empty one
 			in.wrong(fmt.Sprintf("types/%d", at), code, detail)
