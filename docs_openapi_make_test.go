@@ -166,6 +166,7 @@ func makeOpenAPI(t testing.TB) string {
 			m.withRefusals(&paths[i].value.members[j].value)
 		}
 	}
+
 	return m.assemble(paths)
 }
 
@@ -227,6 +228,15 @@ func (m *openapiMaker) commonResponses(says *jsonValue) *jsonValue {
 	return all
 }
 
+// moreThan returns the schema of an object that has all members of another one and more, each of its own, since released
+// ones have no allOf.
+func moreThan(of, more *jsonValue) *jsonValue {
+	needed, properties := of.at("required").texts(), slices.Clone(of.at("properties").members)
+	return jsonObjectOf("type", "object", "description", more.at("description").text,
+		"required", jsonTexts(append(needed, more.at("required").texts()...)...),
+		"properties", &jsonValue{kind: jsonObject, members: append(properties, more.at("properties").members...)})
+}
+
 // prune removes components that nothing refers to. It reports whether there were any.
 func (m *openapiMaker) prune(doc *jsonValue) (pruned bool) {
 	text := layOutJSON(doc, "", math.MaxInt)
@@ -258,7 +268,15 @@ func (m *openapiMaker) withMade(kind string, hand *jsonValue) *jsonValue {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(made)) {
+		if _, both := hand.member(name); both {
+			m.t.Errorf("testdata/openapi-hand.json has %s %s, which is made", kind, name)
+		}
 		all.set(name, made[name])
+	}
+	for i := range all.members {
+		if s := &all.members[i].value; s.at("x-more-than-problem").boolean {
+			*s = *moreThan(made["Problem"], s)
+		}
 	}
 	return all
 }
@@ -869,7 +887,7 @@ func (m *openapiMaker) share(t reflect.Type, embedded bool) {
 func isTextType(t reflect.Type) bool { return t == reflect.TypeFor[stamp]() }
 
 // answerSchema returns the schema of a type of Go in an answer. of says what its member's tag has: is, a format or
-// the prefix of an id, ^ and a pattern, = and the only value, a type of m.words, the type of what was encoded before, or
+// the prefix of an id, ^ and a pattern, = and the only value, a type of m.words, the type of what was encoded, or
 // texts, of an object of any; least and most, of a number, of the length of a text, or of a list.
 func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonValue {
 	if t == reflect.TypeFor[stamp]() {
@@ -953,9 +971,9 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 
 // withLengths adds the lengths that a tag has to the schema of a text, and returns it.
 func withLengths(s *jsonValue, of reflect.StructTag) *jsonValue {
-	for tag, keyword := range map[string]string{"least": "minLength", "most": "maxLength"} {
-		if n := of.Get(tag); n != "" {
-			s.set(keyword, &jsonValue{kind: jsonNumber, text: n})
+	for _, keyword := range [][2]string{{"least", "minLength"}, {"most", "maxLength"}} {
+		if n := of.Get(keyword[0]); n != "" {
+			s.set(keyword[1], &jsonValue{kind: jsonNumber, text: n})
 		}
 	}
 	return s

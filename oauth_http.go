@@ -364,7 +364,7 @@ const serverMetadataPath = "/.well-known/oauth-authorization-server"
 
 // The serverMetadata say where applications get tokens, and how (RFC 8414, section 2, and RFC 9207, section 3).
 type serverMetadata struct {
-	Issuer        string   `json:"issuer" is:"uri"`                 // The base address. Codes and tokens name it as `iss`.
+	Issuer        string   `json:"issuer" is:"uri"`                 // The base address, which is `iss` of tokens.
 	Authorization string   `json:"authorization_endpoint" is:"uri"` // Where browsers are sent.
 	Token         string   `json:"token_endpoint" is:"uri"`         // Where applications get tokens.
 	Revocation    string   `json:"revocation_endpoint" is:"uri"`    // Where they give them back (RFC 7009).
@@ -424,7 +424,7 @@ func (s *server) getServerMetadata(w *response, _ *http.Request) {
 	})
 }
 
-// The resourceMetadata say what the tokens are for (RFC 9728, section 2). No answer is signed, so there is no `jwks_uri`.
+// The resourceMetadata say what the tokens are for (RFC 9728, section 2). Answers are not signed: there is no `jwks_uri`.
 type resourceMetadata struct {
 	Resource string   `json:"resource" is:"uri"`     // The base address: `aud` of the tokens.
 	Servers  []string `json:"authorization_servers"` // Who issues the tokens.
