@@ -228,8 +228,8 @@ func (m *openapiMaker) commonResponses(says *jsonValue) *jsonValue {
 	return all
 }
 
-// moreThan returns the schema of an object that has all members of another one and more, each of its own, since released
-// ones have no allOf.
+// moreThan returns the schema of an object that has all members of another one and more, each of its own, as released
+// ones have them, without allOf.
 func moreThan(of, more *jsonValue) *jsonValue {
 	needed, properties := of.at("required").texts(), slices.Clone(of.at("properties").members)
 	return jsonObjectOf("type", "object", "description", more.at("description").text,
