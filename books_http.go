@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"time"
 )
@@ -99,14 +100,16 @@ func exportRoutes(a *booksAPI) []route {
 // connected returns an endpoint that is owned, and acts on the connection in use that its path names.
 func connected[Req, Res any](
 	a *booksAPI, read func(*input) Req, answer func(context.Context, *call, *bookConnection, Req) (Res, error),
-) endpoint {
-	return owned(a.server, read, func(ctx context.Context, c *call, of owner, request Req) (res Res, err error) {
+) *endpoint {
+	e := owned(a.server, read, func(ctx context.Context, c *call, of owner, request Req) (res Res, err error) {
 		b, err := a.store.usedBookConnection(of, c.id())
 		if err != nil {
 			return res, err
 		}
 		return answer(ctx, c, b, request)
-	}).describedAs(answer)
+	})
+	e.doc = reflect.ValueOf(answer).Pointer()
+	return e
 }
 
 // booksOf makes the engine of a server's books.

@@ -277,7 +277,7 @@ func shownOperation(method, target string) (id, path string) {
 	segments, best := strings.Split(plain, "/"), 0
 	for _, rt := range allRoutes() {
 		literal := matchPath(strings.Split(rt.path(), "/"), segments)
-		if !atRoot && rt.method() == method && literal > best && rt.endpoint.run != nil {
+		if !atRoot && rt.method() == method && literal > best && rt.endpoint != nil {
 			id, path, best = rt.endpoint.operation(), rt.path(), literal
 		}
 	}

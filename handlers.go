@@ -72,7 +72,7 @@ type route struct {
 	// "tagged": with an ETag. "static": with an ETag too, and without the database.
 	answers string
 
-	endpoint endpoint
+	endpoint *endpoint
 	known    knownNames // what endpoint reads, see complete
 	run      handler    // in place of endpoint: of pages for people, and where nothing else fits
 }
@@ -98,8 +98,8 @@ type rootPath struct {
 	// none. It is called with the base addresses, the current one first, whenever they have changed.
 	more func(bases []baseAddress) ([]string, error)
 
-	endpoint endpoint // for the document: what serve answers with, see servedBy; zero: it is described by hand
-	answers  string   // as route.answers
+	endpoint *endpoint // for the document: what serve answers with, see servedBy; nil: it is described by hand
+	answers  string    // as route.answers
 }
 
 // A chore is background work of a wing, done once a second.

@@ -29,19 +29,30 @@ type noMembers struct{}
 
 func readNoMembers(*input) noMembers { return noMembers{} }
 
+// A reader reads a request, and returns what answers it for who was admitted.
+type reader func(in *input) func(ctx context.Context, c *call, of owner) (any, error)
+
 // owned returns an endpoint that acts on what one owner has: it reads, has the caller charged, refuses what is wrong,
 // and answers for the owner on whose rows the caller may act (server.admitOwner), which ?account_id= may name.
 func owned[Req, Res any](
 	s *server, read func(*input) Req, answer func(context.Context, *call, owner, Req) (Res, error),
-) endpoint {
-	e := described[Req, Res](answer, func(in *input) { read(in); in.accountID() })
+) *endpoint {
+	return s.ofOwner(func(in *input) func(context.Context, *call, owner) (any, error) {
+		request := read(in)
+		return func(ctx context.Context, c *call, of owner) (any, error) { return answer(ctx, c, of, request) }
+	}, reflect.TypeFor[Req](), reflect.TypeFor[Res](), answer)
+}
+
+// ofOwner is owned for any types: what it does is not copied for every pair of them.
+func (s *server) ofOwner(read reader, request, answer reflect.Type, function any) *endpoint {
+	e := newEndpoint(func(in *input) { read(in); in.accountID() }, request, answer, function)
 	e.run = func(ctx context.Context, c *call) (any, error) {
-		request := read(c.in)
+		answer := read(c.in)
 		of, err := s.admitOwner(ctx, c)
 		if err != nil {
 			return nil, err
 		}
-		return answer(ctx, c, of, request)
+		return answer(ctx, c, of)
 	}
 	return e
 }
@@ -50,42 +61,38 @@ func owned[Req, Res any](
 // itself on whose.
 func admitted[Req, Res any](
 	s *server, read func(*input) Req, answer func(context.Context, *call, Req) (Res, error),
-) endpoint {
-	return admitting(read, func(ctx context.Context, c *call, request Req) (res Res, err error) {
+) *endpoint {
+	e := admitting(read, answer)
+	e.run = func(ctx context.Context, c *call) (any, error) {
+		request := read(c.in)
 		if err := s.admit(ctx, c); err != nil {
-			return res, err
+			return nil, err
 		}
 		return answer(ctx, c, request)
-	}).describedAs(answer)
+	}
+	return e
 }
 
 // admitting returns an endpoint whose answering function admits the caller itself, before it decides anything.
-func admitting[Req, Res any](read func(*input) Req, answer func(context.Context, *call, Req) (Res, error)) endpoint {
-	e := described[Req, Res](answer, func(in *input) { read(in) })
+func admitting[Req, Res any](read func(*input) Req, answer func(context.Context, *call, Req) (Res, error)) *endpoint {
+	e := newEndpoint(func(in *input) { read(in) }, reflect.TypeFor[Req](), reflect.TypeFor[Res](), answer)
 	e.run = func(ctx context.Context, c *call) (any, error) { return answer(ctx, c, read(c.in)) }
 	return e
 }
 
 // servedBy returns the endpoint of a root path: serve writes a Res, as JSON or in the type of rootPath.answers.
-func servedBy[Res any](serve func(w *response, r *http.Request)) endpoint {
-	return described[noMembers, Res](serve, func(*input) {})
+func servedBy[Res any](serve func(w *response, r *http.Request)) *endpoint {
+	return newEndpoint(func(*input) {}, reflect.TypeFor[noMembers](), reflect.TypeFor[Res](), serve)
 }
 
-// described returns an endpoint without its run.
-func described[Req, Res any](answer any, read func(*input)) endpoint {
-	e := endpoint{read: read, request: reflect.TypeFor[Req](), answer: reflect.TypeFor[Res]()}
-	return e.describedAs(answer)
-}
-
-// describedAs sets the function whose comment describes the endpoint.
-func (e endpoint) describedAs(answer any) endpoint {
-	e.doc = reflect.ValueOf(answer).Pointer()
-	return e
+// newEndpoint returns an endpoint without its run. function is the one that answers, whose comment describes it.
+func newEndpoint(read func(*input), request, answer reflect.Type, function any) *endpoint {
+	return &endpoint{read: read, request: request, answer: answer, doc: reflect.ValueOf(function).Pointer()}
 }
 
 // answeringWith returns an endpoint whose function encodes its answer itself, in a *reply or a *staticFile: a T or,
 // if it is called again, one of several types.
-func answeringWith[T any](e endpoint) endpoint {
+func answeringWith[T any](e *endpoint) *endpoint {
 	if e.answer == reflect.TypeFor[*reply]() || e.answer == reflect.TypeFor[*staticFile]() {
 		e.answer = reflect.TypeFor[T]()
 	} else {
@@ -103,11 +110,8 @@ func (e *endpoint) operation() string {
 // complete sets what follows from the rest of a route: it knows what its endpoint reads; one with a scope needs a
 // token; and one that writes with one of the careful scopes refuses members that it does not know.
 func (rt *route) complete(careful []string) {
-	if rt.endpoint.run != nil {
-		rt.run = rt.endpoint.run
-	}
-	if rt.endpoint.read != nil {
-		rt.known = knownOf(rt.endpoint.read)
+	if rt.endpoint != nil {
+		rt.run, rt.known = rt.endpoint.run, knownOf(rt.endpoint.read)
 	}
 	if rt.scope != "" && rt.token == tokenIgnored {
 		rt.token = tokenRequired
