@@ -54,7 +54,7 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 		`"state":"p`,
 		`"id":"whe_`,
 		`{"event_id":"evt_`,
-		`{"keys":[{"kty":"OKP"`,
+		`{"keys":[{"alg":"EdDSA"`,
 		`"status":410`,
 		"kitchen-display",
 	}
