@@ -48,7 +48,7 @@ func deviceWing(s *server) wing {
 					"credential_mismatch",
 				endpoint: admitting(readDeactivation, a.deactivateLicense)},
 			{pattern: "GET /licenses/{id}/devices", scope: scopeLicenses, question: true,
-				refuses: "license_not_found", endpoint: owned(s, readDevicePage, s.listDevices)},
+				refuses: "license_not_found", endpoint: owned(s, readOnlyPage("dev"), s.listDevices)},
 			{pattern: "DELETE /licenses/{id}/devices/{device_id}", scope: scopeDevices, answers: "204",
 				refuses: "license_not_found not_found", endpoint: owned(s, readNoMembers, s.releaseDevice)},
 		}, a.pageRoutes()...),
@@ -545,8 +545,6 @@ func (a *deviceAPI) deactivateLicense(ctx context.Context, c *call, r *deviceReq
 		return res, nil
 	})
 }
-
-func readDevicePage(in *input) pageQuery { return in.page("dev") }
 
 // List the devices of a licence.
 //

@@ -459,7 +459,7 @@ func (s *server) writeMetadata(w *response, metadata any) {
 func appWing(s *server) wing {
 	const app = "/apps/{id}"
 	return wing{sweeps: oauthSweeps(s.keepTokens.before), routes: []route{
-		{pattern: "GET /apps", scope: scopeApps, question: true, endpoint: owned(s, readAppPage, s.listApps)},
+		{pattern: "GET /apps", scope: scopeApps, question: true, endpoint: owned(s, readOnlyPage("app"), s.listApps)},
 		{pattern: "POST /apps", scope: scopeApps, creates: true, refuses: "app_limit_reached",
 			endpoint: owned(s, readNewApp, s.createApp)},
 		{pattern: "GET " + app, scope: scopeApps, refuses: "app_not_found",
@@ -472,8 +472,6 @@ func appWing(s *server) wing {
 			endpoint: owned(s, readNoMembers, s.removeApp)},
 	}}
 }
-
-func readAppPage(in *input) pageQuery { return in.page("app") }
 
 // List applications.
 //
