@@ -1072,7 +1072,7 @@ func allowNull(s *jsonValue) {
 // responses describes what a route answers.
 func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 	all := map[string]*jsonValue{}
-	status, kind := m.success(rt)
+	status, kind := success(rt)
 	all[status] = jsonObjectOf("description", m.saysOfAnswer(rt))
 	all[status].set("headers", m.headers(rt, status, nil))
 	m.addContent(all[status], rt, id, status, kind)
@@ -1080,9 +1080,10 @@ func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 		all["304"] = jsonObjectOf("description", "The answer that the caller has is current.",
 			"headers", m.headers(rt, "304", nil))
 	}
-	if strings.HasPrefix(rt.answers, "200 503 ") {
-		all["503"] = jsonObjectOf("description", m.saysOfAnswer(rt), "x-headers", m.headers(rt, status, nil))
-		m.addContent(all["503"], rt, id, "503", kind)
+	if rt.answers.also != 0 {
+		also := strconv.Itoa(rt.answers.also)
+		all[also] = jsonObjectOf("description", m.saysOfAnswer(rt), "x-headers", m.headers(rt, status, nil))
+		m.addContent(all[also], rt, id, also, kind)
 	}
 	if rt.form != "" { // whose refusals are no problems, but as its standard has them
 		for _, r := range m.byHand(rt, "responses").members {
@@ -1125,9 +1126,7 @@ func inOrder(all map[string]*jsonValue) *jsonValue {
 }
 
 // isTagged reports whether a route's answers have an ETag.
-func isTagged(rt *route) bool {
-	return strings.Contains(rt.answers, "tagged") || strings.Contains(rt.answers, "static")
-}
+func isTagged(rt *route) bool { return rt.answers.tagged || rt.answers.static }
 
 // addContent adds to a response what a route answers, of a kind; "": nothing.
 func (m *openapiMaker) addContent(to *jsonValue, rt *route, id, status, kind string) {
@@ -1154,20 +1153,11 @@ func (m *openapiMaker) addContent(to *jsonValue, rt *route, id, status, kind str
 }
 
 // success returns the status of a route's answer, and its type; "": none.
-func (m *openapiMaker) success(rt *route) (status, kind string) {
-	status, kind = "200", "application/json"
-	for _, word := range strings.Fields(rt.answers) {
-		switch {
-		case word == "204":
-			status, kind = word, ""
-		case strings.Contains(word, "/"):
-			kind = word
-		}
+func success(rt *route) (status, kind string) {
+	if rt.answers.empty != 0 {
+		return strconv.Itoa(rt.answers.empty), ""
 	}
-	if rt.answers == "200" {
-		kind = ""
-	}
-	return status, kind
+	return "200", cmp.Or(rt.answers.media, "application/json")
 }
 
 // saysOfAnswer returns the description of a route's answer.
@@ -1180,7 +1170,7 @@ func (m *openapiMaker) saysOfAnswer(rt *route) string {
 		return "A page of the list."
 	}
 	says := m.src.types[t.Name()]
-	if rt.answers != "" && t.Kind() != reflect.Struct || says == "" || t == reflect.TypeFor[noMembers]() ||
+	if rt.answers != (answerForm{}) && t.Kind() != reflect.Struct || says == "" || t == reflect.TypeFor[noMembers]() ||
 		t == reflect.TypeFor[reply]() {
 		return "It is done."
 	}
@@ -1212,7 +1202,7 @@ func (m *openapiMaker) refusalsOf(rt *route) []string {
 	add(rt.creates, "idempotency_key_reused")
 	add(!rt.free || rt.address != "", "rate_limited")
 	add(true, "internal", "row_unreadable")
-	add(!strings.Contains(rt.answers, "static"), "busy", "storage_full", "storage_unavailable")
+	add(!rt.answers.static, "busy", "storage_full", "storage_unavailable")
 	return slices.Compact(all)
 }
 
@@ -1315,9 +1305,9 @@ func (m *openapiMaker) headers(rt *route, status string, codes []string) *jsonVa
 	early := slices.Contains([]string{"400", "401", "413", "415"}, status) && !slices.ContainsFunc(codes, isOwn)
 	add((!rt.free || !success) && !early, "RateLimit", "RateLimit-Policy")
 	add(success && isTagged(rt), "Cache-Control", "ETag")
-	add(success && strings.Contains(rt.answers, "cached"), "Cache-Control")
+	add(success && rt.answers.cached, "Cache-Control")
 	add(success && rt.open && !m.closed[rt.path()], "Access-Control-Allow-Origin")
-	if success && status[0] == '2' && strings.Contains(rt.answers, "image/") {
+	if success && status[0] == '2' && strings.HasPrefix(rt.answers.media, "image/") {
 		for _, name := range slices.Sorted(maps.Keys(pictureHeaders)) {
 			all.set(name, jsonObjectOf("description", pictureHeaders[name], "schema", jsonObjectOf("type", "string")))
 		}

@@ -49,7 +49,7 @@ func deviceWing(s *server) wing {
 				endpoint: admitting(readDeactivation, a.deactivateLicense)},
 			{pattern: "GET /licenses/{id}/devices", scope: scopeLicenses, question: true,
 				refuses: "license_not_found", endpoint: owned(s, readOnlyPage("dev"), s.listDevices)},
-			{pattern: "DELETE /licenses/{id}/devices/{device_id}", scope: scopeDevices, answers: "204",
+			{pattern: "DELETE /licenses/{id}/devices/{device_id}", scope: scopeDevices, answers: answerForm{empty: 204},
 				refuses: "license_not_found not_found", endpoint: owned(s, readNoMembers, s.releaseDevice)},
 		}, a.pageRoutes()...),
 		refusals: map[string]refusalForm{"activate": activateRefused},

@@ -39,13 +39,16 @@ func oauthWing(s *server) wing {
 	routes := []route{ // authenticate and limitUse limit them
 		{pattern: "POST /oauth/token", free: true, origin: originApp, form: "oauth",
 			endpoint: admitted(s, readTokenRequest, a.issueTokens)},
-		{pattern: "POST /oauth/revoke", free: true, origin: originApp, form: "oauth", answers: "200",
+		{pattern: "POST /oauth/revoke", free: true, origin: originApp, form: "oauth",
+			answers:  answerForm{empty: 200},
 			endpoint: admitted(s, readRevokeRequest, a.revokeToken)},
 	}
 	return wing{routes: routes, refusals: map[string]refusalForm{"oauth": refuseOAuth}, roots: []rootPath{
-		{path: serverMetadataPath, ofBase: true, open: true, serve: s.getServerMetadata, answers: "cached",
+		{path: serverMetadataPath, ofBase: true, open: true, serve: s.getServerMetadata,
+			answers:  answerForm{cached: true},
 			endpoint: servedBy[serverMetadata](s.getServerMetadata)},
-		{path: resourceMetadataPath, ofBase: true, open: true, serve: s.getResourceMetadata, answers: "cached",
+		{path: resourceMetadataPath, ofBase: true, open: true, serve: s.getResourceMetadata,
+			answers:  answerForm{cached: true},
 			endpoint: servedBy[resourceMetadata](s.getResourceMetadata)},
 	}}
 }
@@ -468,7 +471,7 @@ func appWing(s *server) wing {
 			endpoint: owned(s, readAppChange, s.updateApp)},
 		{pattern: "POST " + app + "/rotate-secret", scope: scopeApps, noBody: true, creates: true,
 			refuses: "app_not_found app_without_secret", endpoint: owned(s, readSecretRotation, s.rotateAppSecret)},
-		{pattern: "DELETE " + app, scope: scopeApps, answers: "204", refuses: "app_not_found",
+		{pattern: "DELETE " + app, scope: scopeApps, answers: answerForm{empty: 204}, refuses: "app_not_found",
 			endpoint: owned(s, readNoMembers, s.removeApp)},
 	}}
 }
@@ -576,7 +579,7 @@ func grantWing(s *server) wing {
 		{pattern: "GET /grants", scope: scopeApps, question: true, endpoint: owned(s, readGrantPage, s.listGrants)},
 		{pattern: "GET /grants/{id}", scope: scopeApps, refuses: "grant_not_found",
 			endpoint: owned(s, readNoMembers, s.getGrant)},
-		{pattern: "DELETE /grants/{id}", scope: scopeApps, answers: "204", refuses: "grant_not_found",
+		{pattern: "DELETE /grants/{id}", scope: scopeApps, answers: answerForm{empty: 204}, refuses: "grant_not_found",
 			endpoint: owned(s, readNoMembers, s.endGrant)},
 	}}
 }

@@ -38,7 +38,7 @@ func webhookRoutes(a *webhookAPI) []route {
 			endpoint: owned(a.server, readNoMembers, a.getWebhook)},
 		{pattern: "PATCH /webhooks/{id}", scope: scopeWebhooks, refuses: one,
 			endpoint: owned(a.server, a.readWebhookChange, a.updateWebhook)},
-		{pattern: "DELETE /webhooks/{id}", scope: scopeWebhooks, refuses: one, answers: "204",
+		{pattern: "DELETE /webhooks/{id}", scope: scopeWebhooks, refuses: one, answers: answerForm{empty: 204},
 			endpoint: owned(a.server, readNoMembers, a.deleteWebhook)},
 		{pattern: "POST /webhooks/{id}/test", scope: scopeWebhooks, noBody: true, refuses: one,
 			endpoint: owned(a.server, readNoMembers, a.testWebhook)},
