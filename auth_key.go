@@ -35,9 +35,11 @@ const pemPath = "/keys.pem"
 func keyWing(s *server) wing {
 	return wing{
 		roots: []rootPath{
-			{path: jwksPath, open: true, serve: s.getKeys, answers: "200 application/jwk-set+json cached",
+			{path: jwksPath, open: true, serve: s.getKeys,
+				answers:  answerForm{media: "application/jwk-set+json", cached: true},
 				endpoint: servedBy[keySet](s.getKeys)},
-			{path: pemPath, open: true, serve: s.getPublicKeys, answers: "200 application/x-pem-file cached",
+			{path: pemPath, open: true, serve: s.getPublicKeys,
+				answers:  answerForm{media: "application/x-pem-file", cached: true},
 				endpoint: servedBy[string](s.getPublicKeys)},
 		},
 	}

@@ -61,7 +61,7 @@ func connectionRoutes(a *booksAPI) []route {
 			endpoint: connected(a, readNoMembers, a.getBookConnection)},
 		{pattern: "PATCH " + connectionPath, scope: scopeBooks, refuses: ofConnection + " books_connection_state",
 			endpoint: owned(a.server, readBookConnectionChange, a.updateBookConnection)},
-		{pattern: "DELETE " + connectionPath, scope: scopeBooks, answers: "204", refuses: ofConnection,
+		{pattern: "DELETE " + connectionPath, scope: scopeBooks, answers: answerForm{empty: 204}, refuses: ofConnection,
 			endpoint: owned(a.server, readNoMembers, a.disconnectBooks)},
 		{pattern: "GET " + connectionPath + "/accounts", scope: scopeBooks, refuses: ofItsBooks,
 			endpoint: connected(a, readChartDate, a.getBookAccounts)},

@@ -145,7 +145,8 @@ func docsWing(s *server) wing {
 	if len(s.securityContacts) > 0 {
 		roots = append(roots, rootPath{path: securityTxtPath, page: true, serve: s.showSecurityTxt})
 	}
-	routes := []route{{pattern: "GET /llms.txt", free: true, open: true, answers: "text/plain static",
+	routes := []route{{pattern: "GET /llms.txt", free: true, open: true,
+		answers:  answerForm{media: "text/plain", static: true},
 		endpoint: answeringWith[string](admitted(s, readNoMembers, a.getGuide))}}
 	return wing{roots: roots, routes: routes}
 }
@@ -374,7 +375,7 @@ type openapiAPI struct {
 func openapiWing(s *server) wing {
 	a := &openapiAPI{server: s}
 	return wing{
-		routes: []route{{pattern: "GET /openapi.json", free: true, open: true, answers: "static",
+		routes: []route{{pattern: "GET /openapi.json", free: true, open: true, answers: answerForm{static: true},
 			endpoint: answeringWith[openAPI](admitted(s, readNoMembers, a.getOpenAPI))}},
 		roots: []rootPath{{path: "/openapi.json", open: true, serve: func(w *response, r *http.Request) {
 			a.sendStatic(w, r, a.document())

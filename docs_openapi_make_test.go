@@ -36,36 +36,53 @@ func TestOpenAPI_isMadeOfTheProgram(t *testing.T) {
 	}
 }
 
-// schemaNames are the names of schemas that are not those of their Go types, since a release has them.
+// schemaNames are the names of schemas that a release has and that are not those of their Go types: by the type; by the
+// operation, of a request that is no struct of its own; and by where it is, of an object within a request. A customer
+// of a NewOrder is else a NewOrderCustomer, and one of its lines a NewOrderLine.
 var schemaNames = map[string]string{
-	"licenseBasis":  "ExpiryBasis",
-	"problemName":   "ProblemCode",
-	"licenseDetail": "License",
-	"accountView":   "Account",
-	"captureTime":   "CaptureOn",
-	"erasedLeads":   "Erased",
-	"healthReport":  "Health",
-	"healthProbe":   "HealthCheck",
-
-	"webhookReplay": "Replay",
-	"statsInterval": "Interval",
-	"tokenAnswer":   "Tokens",
-	"vatSum":        "VATSum", "lineView": "OrderLine", "deliveryView": "OrderDelivery", "guest": "OrderCustomer",
-	"fulfilmentView": "OrderFulfilment", "guestAddress": "OrderFulfilmentAddress", "linePart": "RefundLine",
-	"outsidePayment": "PaidOutside", "payment": "OrderPayment", "providerName": "PaymentProvider",
+	"accountView":           "Account",
+	"captureTime":           "CaptureOn",
 	"chartView":             "BookChart",
 	"dateExports":           "BookExports",
+	"deliveryView":          "OrderDelivery",
 	"entryIssue":            "BookIssue",
 	"entryLine":             "BookEntryLine",
+	"erasedLeads":           "Erased",
+	"fulfilmentView":        "OrderFulfilment",
+	"guest":                 "OrderCustomer",
+	"guestAddress":          "OrderFulfilmentAddress",
+	"healthProbe":           "HealthCheck",
+	"healthReport":          "Health",
+	"licenseBasis":          "ExpiryBasis",
+	"licenseDetail":         "License",
+	"linePart":              "RefundLine",
 	"lineTax":               "BookTaxCheck",
+	"lineView":              "OrderLine",
+	"list of listedPayment": "PaymentPage",
+	"list of listedRefund":  "RefundPage",
 	"mappingRule":           "BookMappingLine",
 	"mappingView":           "BookMappingState",
-	"list of listedPayment": "PaymentPage", "list of listedRefund": "RefundPage",
-}
+	"outsidePayment":        "PaidOutside",
+	"payment":               "OrderPayment",
+	"problemName":           "ProblemCode",
+	"providerName":          "PaymentProvider",
+	"statsInterval":         "Interval",
+	"tokenAnswer":           "Tokens",
+	"vatSum":                "VATSum",
+	"webhookReplay":         "Replay",
 
-// nestedNames are the names of schemas of objects within requests that are not those of where they are, since a
-// release has them. Else a customer of a NewOrder is a NewOrderCustomer, and one of its lines a NewOrderLine.
-var nestedNames = map[string]string{
+	"activateLicense":    "ActivationRequest",
+	"confirmBookMapping": "NewBookMapping",
+	"createApp":          "NewApp",
+	"deactivateLicense":  "DeactivationRequest",
+	"issueTokens":        "TokenRequest",
+	"revokeToken":        "RevokeRequest",
+	"updateApp":          "AppChange",
+	"updateLicense":      "LicenseTerms",
+	"updatePlan":         "PlanTerms",
+	"updateWebhook":      "WebhookChange",
+	"verifyLicense":      "VerificationRequest",
+
 	"AcceptanceLine":           "AcceptedLine",
 	"ActivationRequestDevice":  "DeviceInfo",
 	"WidgetEventsRequestEvent": "WidgetEvent",
@@ -80,24 +97,6 @@ var storedTypes = map[string]reflect.Type{
 	"refund.lines": reflect.TypeFor[[]linePart](),
 }
 
-// requestNames are the names of the schemas of requests that are no struct of their own, by operation, and of objects
-// within requests, by operation and member: "createOrder lines/*" is for the elements of lines.
-var requestNames = map[string]string{
-	"updatePlan":        "PlanTerms",
-	"updateLicense":     "LicenseTerms",
-	"activateLicense":   "ActivationRequest",
-	"verifyLicense":     "VerificationRequest",
-	"deactivateLicense": "DeactivationRequest",
-	"issueTokens":       "TokenRequest",
-	"revokeToken":       "RevokeRequest",
-
-	"updateWebhook": "WebhookChange",
-	"createApp":     "NewApp",
-	"updateApp":     "AppChange",
-
-	"confirmBookMapping": "NewBookMapping",
-}
-
 // An openapiMaker makes the document.
 type openapiMaker struct {
 	t        testing.TB
@@ -105,11 +104,10 @@ type openapiMaker struct {
 	hand     *jsonValue
 	examples *jsonValue
 	problems map[string]*problemCode
-	words    map[reflect.Type][]string // of types that a list elsewhere has the words of
+	words    map[reflect.Type][]string // of types of words: those that are declared, and those of lists
 	closed   map[string]bool           // paths at the root that scripts of other sites may not read
-	schemas  map[string]*jsonValue     // by name
 	shared   map[reflect.Type]bool     // struct types that have a schema of their own
-	shown    map[string]*jsonValue     // parameters and responses that several operations share, by name
+	made     map[string]*jsonValue     // components, by kind and name: "schemas Plan"
 }
 
 // makeOpenAPI returns the text of the document.
@@ -121,8 +119,8 @@ func makeOpenAPI(t testing.TB) string {
 	}
 	m := &openapiMaker{t: t, src: goComments(), hand: read("testdata/openapi-hand.json"),
 		examples: recordedExamples(t), problems: map[string]*problemCode{},
-		words: map[reflect.Type][]string{}, closed: map[string]bool{}, schemas: map[string]*jsonValue{},
-		shared: map[reflect.Type]bool{}, shown: map[string]*jsonValue{}}
+		words: maps.Clone(declaredWords), closed: map[string]bool{}, shared: map[reflect.Type]bool{},
+		made: map[string]*jsonValue{}}
 	for _, c := range problemsOf(nouns()) {
 		m.problems[c.name] = c
 		m.words[reflect.TypeFor[problemName]()] = append(m.words[reflect.TypeFor[problemName]()], c.name)
@@ -131,10 +129,12 @@ func makeOpenAPI(t testing.TB) string {
 	m.answerSchema(reflect.TypeFor[problem](), "")
 	m.words[reflect.TypeFor[eventType]()] = asTexts(eventTypesOf(nouns()))
 	m.words[reflect.TypeFor[webhookType]()] = asTexts(subscribable(nouns()))
+	var roots []rootPath
 	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
-		for _, root := range w.roots {
-			m.closed[root.path] = !root.open
-		}
+		roots = append(roots, w.roots...)
+	}
+	for i := range roots {
+		m.closed[roots[i].path] = !roots[i].open
 	}
 	routes := allRoutes()
 	for i := range routes {
@@ -150,15 +150,9 @@ func makeOpenAPI(t testing.TB) string {
 			paths = m.addOperation(paths, rt)
 		}
 	}
-	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
-		for _, root := range w.roots {
-			if root.endpoint != nil {
-				paths = slices.DeleteFunc(paths, func(p jsonMember) bool {
-					return p.name == root.path ||
-						p.name == root.path+documentPath
-				})
-				paths = m.addRoot(paths, &root)
-			}
+	for i := range roots {
+		if roots[i].endpoint != nil {
+			paths = m.addRoot(paths, &roots[i])
 		}
 	}
 	for i := range paths {
@@ -166,7 +160,6 @@ func makeOpenAPI(t testing.TB) string {
 			m.withRefusals(&paths[i].value.members[j].value)
 		}
 	}
-
 	return m.assemble(paths)
 }
 
@@ -228,8 +221,8 @@ func (m *openapiMaker) commonResponses(says *jsonValue) *jsonValue {
 	return all
 }
 
-// moreThan returns the schema of an object that has all members of another one and more, each of its own, as released
-// ones have them, without allOf.
+// moreThan returns the schema of an object that has all members of another one and more, each of its own, since
+// released ones have no allOf.
 func moreThan(of, more *jsonValue) *jsonValue {
 	needed, properties := of.at("required").texts(), slices.Clone(of.at("properties").members)
 	return jsonObjectOf("type", "object", "description", more.at("description").text,
@@ -258,24 +251,18 @@ func (m *openapiMaker) prune(doc *jsonValue) (pruned bool) {
 // withMade adds what is made to the components of a kind that are written by hand.
 func (m *openapiMaker) withMade(kind string, hand *jsonValue) *jsonValue {
 	all := &jsonValue{kind: jsonObject, members: slices.Clone(hand.members)}
-	made := map[string]*jsonValue{}
-	if kind == "schemas" {
-		made = m.schemas
-	}
-	for key, v := range m.shown {
-		if of, name, _ := strings.Cut(key, " "); of == kind {
-			made[name] = v
+	for _, key := range slices.Sorted(maps.Keys(m.made)) {
+		name, ofKind := strings.CutPrefix(key, kind+" ")
+		if _, both := hand.member(name); ofKind && both {
+			m.t.Errorf("testdata/openapi-hand.json has %s, which is made", key)
 		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(made)) {
-		if _, both := hand.member(name); both {
-			m.t.Errorf("testdata/openapi-hand.json has %s %s, which is made", kind, name)
+		if ofKind {
+			all.set(name, m.made[key])
 		}
-		all.set(name, made[name])
 	}
 	for i := range all.members {
 		if s := &all.members[i].value; s.at("x-more-than-problem").boolean {
-			*s = *moreThan(made["Problem"], s)
+			*s = *moreThan(m.made["schemas Problem"], s)
 		}
 	}
 	return all
@@ -437,7 +424,7 @@ func (m *openapiMaker) wildcards(rt *route) (all []*jsonValue) {
 		}
 		named, says, _ := strings.Cut(p.text, ": ")
 		name, prefix, _ := strings.Cut(named, " ")
-		m.shown["parameters "+name] = jsonObjectOf("name", found, "in", "path", "required", true, "description", says,
+		m.made["parameters "+name] = jsonObjectOf("name", found, "in", "path", "required", true, "description", says,
 			"schema", jsonObjectOf("type", "string"), "example", shownFirst[prefix])
 		all = append(all, refTo("parameters", name))
 	}
@@ -515,7 +502,7 @@ func (m *openapiMaker) said(name string) string {
 // nestedName returns the name of the schema of an object, or of an element of a list, within an object of a request.
 func nestedName(of, member string) string {
 	name := of + codeName([]string{member})
-	return cmp.Or(nestedNames[name], name)
+	return cmp.Or(schemaNames[name], name)
 }
 
 // object returns the schema of the object of a request at a path, and adds those of objects within it.
@@ -608,18 +595,10 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 // refToWords refers to the schema of the declared type whose words are the only ones that pass; nil: there is none.
 func (m *openapiMaker) refToWords(c textCheck) *jsonValue {
 	t := c.named
-	if t == nil || !slices.Equal(m.wordsOf(t), c.words) || nullWord.MatchString(m.src.types[t.Name()]) {
+	if t == nil || !slices.Equal(m.words[t], c.words) || nullWord.MatchString(m.src.types[t.Name()]) {
 		return nil
 	}
 	return m.answerSchema(t, "")
-}
-
-// wordsOf returns the words of a type; nil: it is none of words.
-func (m *openapiMaker) wordsOf(t reflect.Type) []string {
-	if words := m.words[t]; words != nil {
-		return words
-	}
-	return declaredWords[t]
 }
 
 // addText adds what a text may be to its schema, and returns that.
@@ -715,7 +694,7 @@ func (r *readingAt) example() *jsonValue {
 
 // requestName returns the name of the schema of a route's request; "": it has none.
 func (m *openapiMaker) requestName(rt *route) string {
-	name := requestNames[rt.endpoint.operation()]
+	name := schemaNames[rt.endpoint.operation()]
 	if rt.endpoint.request != nil && rt.endpoint.request.Kind() == reflect.Struct && name == "" {
 		name = m.nameOf(rt.endpoint.request)
 	}
@@ -725,7 +704,7 @@ func (m *openapiMaker) requestName(rt *route) string {
 // requestBody describes the body of a request.
 func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jsonValue {
 	name := m.requestName(rt)
-	if requestNames[id] == "" && name != "" {
+	if schemaNames[id] == "" && name != "" {
 		if says := m.src.types[rt.endpoint.request.Name()]; says != "" {
 			schema.set("description", jsonTextOf(says))
 		}
@@ -735,9 +714,8 @@ func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jso
 		schema = jsonObjectOf("type", "object", "description", "A body without members.")
 	}
 	if name == "" {
-		m.t.Errorf("the request of %s has no name: give it a type, or a line in requestNames", id)
+		m.t.Errorf("the request of %s has no name: give it a type, or a line in schemaNames", id)
 	}
-	m.nameParts(id, schema)
 	m.addSchema(name, schema)
 	media := jsonObjectOf("schema", refTo("schemas", name))
 	if examples := m.examples.at(id, "request"); len(examples.members) > 0 {
@@ -750,36 +728,12 @@ func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jso
 	return jsonObjectOf("required", !rt.noBody, "content", content)
 }
 
-// nameParts gives objects within a request the schemas that requestNames names.
-func (m *openapiMaker) nameParts(id string, schema *jsonValue) {
-	for _, key := range slices.Backward(slices.Sorted(maps.Keys(requestNames))) { // what is within others first
-		path, of := strings.CutPrefix(key, id+" ")
-		if !of {
-			continue
-		}
-		part := schema
-		for _, segment := range strings.Split(path, "/") {
-			if segment == "*" {
-				part = part.at("items")
-			} else {
-				part = part.at("properties", segment)
-			}
-		}
-		if part.kind != jsonObject {
-			m.t.Errorf("the request of %s has no %s", id, path)
-		}
-		whole := *part
-		m.addSchema(requestNames[key], &whole)
-		*part = *refTo("schemas", requestNames[key])
-	}
-}
-
 // addSchema adds a schema, which must be the same wherever it is used.
 func (m *openapiMaker) addSchema(name string, schema *jsonValue) {
-	if before := m.schemas[name]; before != nil && layOutJSON(before, "", 80) != layOutJSON(schema, "", 80) {
-		m.t.Errorf("two schemas are called %s:\n%s\n%s", name, layOutJSON(before, "", 80), layOutJSON(schema, "", 80))
+	if ref := m.shareAs("schemas", name, schema); ref == schema {
+		m.t.Errorf("two schemas are called %s:\n%s\n%s", name, layOutJSON(m.made["schemas "+name], "", 80),
+			layOutJSON(schema, "", 80))
 	}
-	m.schemas[name] = schema
 }
 
 // jsonTextOf makes a string.
@@ -905,7 +859,7 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 		}
 		return s
 	}
-	if words := m.wordsOf(t); words != nil {
+	if words := m.words[t]; words != nil {
 		s := jsonObjectOf("type", "string", "enum", jsonTexts(words...), "description", m.src.types[t.Name()])
 		if nullWord.MatchString(m.src.types[t.Name()]) {
 			allowNull(s)
@@ -959,9 +913,9 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 		if t.Name() == "" {
 			return m.structSchema(t)
 		}
-		if m.schemas[m.nameOf(t)] == nil {
-			m.schemas[m.nameOf(t)] = jsonObjectOf() // a type may contain itself
-			m.schemas[m.nameOf(t)] = m.structSchema(t)
+		if key := "schemas " + m.nameOf(t); m.made[key] == nil {
+			m.made[key] = jsonObjectOf() // a type may contain itself
+			m.made[key] = m.structSchema(t)
 		}
 		return refTo("schemas", m.nameOf(t))
 	}
@@ -1089,11 +1043,11 @@ func (m *openapiMaker) answerMember(f reflect.StructField, of, member string) *j
 	}
 	s := m.answerSchema(as, f.Tag)
 	if ref, isRef := s.member("$ref"); isRef {
-		name := ref.text[strings.LastIndexByte(ref.text, '/')+1:]
-		if !nullWord.MatchString(says) || m.schemas[name].at("type").kind == jsonArray { // it is nullable itself
+		to := m.made["schemas "+ref.text[strings.LastIndexByte(ref.text, '/')+1:]]
+		if !nullWord.MatchString(says) || to.at("type").kind == jsonArray { // it is nullable itself
 			return s
 		}
-		if words, isWords := m.schemas[name].member("enum"); isWords {
+		if words, isWords := to.member("enum"); isWords {
 			list := slices.Concat(words.list, []jsonValue{{}})
 			return jsonObjectOf("type", jsonTexts("string", "null"), "enum", &jsonValue{kind: jsonArray, list: list},
 				"description", says)
@@ -1118,7 +1072,7 @@ func allowNull(s *jsonValue) {
 // responses describes what a route answers.
 func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 	all := map[string]*jsonValue{}
-	status, kind := m.success(rt)
+	status, kind := success(rt)
 	all[status] = jsonObjectOf("description", m.saysOfAnswer(rt))
 	all[status].set("headers", m.headers(rt, status, nil))
 	m.addContent(all[status], rt, id, status, kind)
@@ -1126,9 +1080,10 @@ func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 		all["304"] = jsonObjectOf("description", "The answer that the caller has is current.",
 			"headers", m.headers(rt, "304", nil))
 	}
-	if strings.HasPrefix(rt.answers, "200 503 ") {
-		all["503"] = jsonObjectOf("description", m.saysOfAnswer(rt), "x-headers", m.headers(rt, status, nil))
-		m.addContent(all["503"], rt, id, "503", kind)
+	if rt.answers.also != 0 {
+		also := strconv.Itoa(rt.answers.also)
+		all[also] = jsonObjectOf("description", m.saysOfAnswer(rt), "x-headers", m.headers(rt, status, nil))
+		m.addContent(all[also], rt, id, also, kind)
 	}
 	if rt.form != "" { // whose refusals are no problems, but as its standard has them
 		for _, r := range m.byHand(rt, "responses").members {
@@ -1171,9 +1126,7 @@ func inOrder(all map[string]*jsonValue) *jsonValue {
 }
 
 // isTagged reports whether a route's answers have an ETag.
-func isTagged(rt *route) bool {
-	return strings.Contains(rt.answers, "tagged") || strings.Contains(rt.answers, "static")
-}
+func isTagged(rt *route) bool { return rt.answers.tagged || rt.answers.static }
 
 // addContent adds to a response what a route answers, of a kind; "": nothing.
 func (m *openapiMaker) addContent(to *jsonValue, rt *route, id, status, kind string) {
@@ -1200,20 +1153,11 @@ func (m *openapiMaker) addContent(to *jsonValue, rt *route, id, status, kind str
 }
 
 // success returns the status of a route's answer, and its type; "": none.
-func (m *openapiMaker) success(rt *route) (status, kind string) {
-	status, kind = "200", "application/json"
-	for _, word := range strings.Fields(rt.answers) {
-		switch {
-		case word == "204":
-			status, kind = word, ""
-		case strings.Contains(word, "/"):
-			kind = word
-		}
+func success(rt *route) (status, kind string) {
+	if rt.answers.empty != 0 {
+		return strconv.Itoa(rt.answers.empty), ""
 	}
-	if rt.answers == "200" {
-		kind = ""
-	}
-	return status, kind
+	return "200", cmp.Or(rt.answers.media, "application/json")
 }
 
 // saysOfAnswer returns the description of a route's answer.
@@ -1226,7 +1170,7 @@ func (m *openapiMaker) saysOfAnswer(rt *route) string {
 		return "A page of the list."
 	}
 	says := m.src.types[t.Name()]
-	if rt.answers != "" && t.Kind() != reflect.Struct || says == "" || t == reflect.TypeFor[noMembers]() ||
+	if rt.answers != (answerForm{}) && t.Kind() != reflect.Struct || says == "" || t == reflect.TypeFor[noMembers]() ||
 		t == reflect.TypeFor[reply]() {
 		return "It is done."
 	}
@@ -1258,8 +1202,7 @@ func (m *openapiMaker) refusalsOf(rt *route) []string {
 	add(rt.creates, "idempotency_key_reused")
 	add(!rt.free || rt.address != "", "rate_limited")
 	add(true, "internal", "row_unreadable")
-	add(!strings.Contains(rt.answers, "static"), "busy", "storage_full", "storage_unavailable")
-	slices.SortStableFunc(all, func(a, b string) int { return 0 })
+	add(!rt.answers.static, "busy", "storage_full", "storage_unavailable")
 	return slices.Compact(all)
 }
 
@@ -1296,10 +1239,10 @@ func (m *openapiMaker) refusal(rt *route, id, status string, names []string) *js
 // shareAs adds a component unless there is another one of the name, and returns a reference to it; else the value.
 func (m *openapiMaker) shareAs(kind, name string, value *jsonValue) *jsonValue {
 	key := kind + " " + name
-	if before := m.shown[key]; before != nil && layOutJSON(before, "", 80) != layOutJSON(value, "", 80) {
+	if before := m.made[key]; before != nil && layOutJSON(before, "", 80) != layOutJSON(value, "", 80) {
 		return value
 	}
-	m.shown[key] = value
+	m.made[key] = value
 	return refTo(kind, name)
 }
 
@@ -1362,9 +1305,9 @@ func (m *openapiMaker) headers(rt *route, status string, codes []string) *jsonVa
 	early := slices.Contains([]string{"400", "401", "413", "415"}, status) && !slices.ContainsFunc(codes, isOwn)
 	add((!rt.free || !success) && !early, "RateLimit", "RateLimit-Policy")
 	add(success && isTagged(rt), "Cache-Control", "ETag")
-	add(success && strings.Contains(rt.answers, "cached"), "Cache-Control")
+	add(success && rt.answers.cached, "Cache-Control")
 	add(success && rt.open && !m.closed[rt.path()], "Access-Control-Allow-Origin")
-	if success && status[0] == '2' && strings.Contains(rt.answers, "image/") {
+	if success && status[0] == '2' && strings.HasPrefix(rt.answers.media, "image/") {
 		for _, name := range slices.Sorted(maps.Keys(pictureHeaders)) {
 			all.set(name, jsonObjectOf("description", pictureHeaders[name], "schema", jsonObjectOf("type", "string")))
 		}

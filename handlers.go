@@ -68,13 +68,20 @@ type route struct {
 
 	refuses string // the codes of its own refusals, space-separated; others follow from the rest
 
-	// What it answers with if that is not JSON with status 200: statuses, a type, or both: "204", "200 image/svg+xml".
-	// "tagged": with an ETag. "static": with an ETag too, and without the database.
-	answers string
-
+	answers  answerForm
 	endpoint *endpoint
 	known    knownNames // what endpoint reads, see complete
 	run      handler    // in place of endpoint: of pages for people, and where nothing else fits
+}
+
+// An answerForm is what the type of an answer does not say of it. The zero answerForm is JSON with status 200.
+type answerForm struct {
+	empty  int    // its status, if it has no body; 0: it has one
+	media  string // the type of its body; "": JSON
+	also   int    // another status that has the same body; 0: there is none
+	tagged bool   // it has an ETag
+	static bool   // it has an ETag and needs no database
+	cached bool   // caches may keep it for a while
 }
 
 // A handler carries out a request and returns the answer: a *reply, a *staticFile, or any other value as JSON with
@@ -99,7 +106,7 @@ type rootPath struct {
 	more func(bases []baseAddress) ([]string, error)
 
 	endpoint *endpoint // for the document: what serve answers with, see servedBy; nil: it is described by hand
-	answers  string    // as route.answers
+	answers  answerForm
 }
 
 // A chore is background work of a wing, done once a second.

@@ -19,7 +19,7 @@ import (
 type endpoint struct {
 	run             handler
 	read            func(in *input) // reads a request, or describes what it would read; nil: nothing is read that way
-	request, answer reflect.Type    // of what it reads, and of what it answers with, as JSON; see also route.answers
+	request, answer reflect.Type    // of what it reads, and of what it answers with, as JSON; see also answerForm
 	others          []reflect.Type  // what it may answer with instead
 	doc             uintptr         // the answering function, whose comment describes the route
 }
@@ -80,7 +80,7 @@ func admitting[Req, Res any](read func(*input) Req, answer func(context.Context,
 	return e
 }
 
-// servedBy returns the endpoint of a root path: serve writes a Res, as JSON or in the type of rootPath.answers.
+// servedBy returns the endpoint of a root path: serve writes a Res, as JSON or in the type that its answerForm has.
 func servedBy[Res any](serve func(w *response, r *http.Request)) *endpoint {
 	return newEndpoint(func(*input) {}, reflect.TypeFor[noMembers](), reflect.TypeFor[Res](), serve)
 }

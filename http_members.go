@@ -539,6 +539,11 @@ func (in *input) page(prefix string) pageQuery {
 	return in.pageOf(func(cursor string) bool { return validID(prefix, cursor) })
 }
 
+// readOnlyPage returns a reader of what input.page reads, and nothing else.
+func readOnlyPage(prefix string) func(*input) pageQuery {
+	return func(in *input) pageQuery { return in.page(prefix) }
+}
+
 // pageOf reads ?limit= and ?cursor= for a list; valid reports whether a text is one of its cursors.
 func (in *input) pageOf(valid func(cursor string) bool) pageQuery {
 	p := pageQuery{limit: 50}

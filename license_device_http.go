@@ -48,8 +48,8 @@ func deviceWing(s *server) wing {
 					"credential_mismatch",
 				endpoint: admitting(readDeactivation, a.deactivateLicense)},
 			{pattern: "GET /licenses/{id}/devices", scope: scopeLicenses, question: true,
-				refuses: "license_not_found", endpoint: owned(s, readDevicePage, s.listDevices)},
-			{pattern: "DELETE /licenses/{id}/devices/{device_id}", scope: scopeDevices, answers: "204",
+				refuses: "license_not_found", endpoint: owned(s, readOnlyPage("dev"), s.listDevices)},
+			{pattern: "DELETE /licenses/{id}/devices/{device_id}", scope: scopeDevices, answers: answerForm{empty: 204},
 				refuses: "license_not_found not_found", endpoint: owned(s, readNoMembers, s.releaseDevice)},
 		}, a.pageRoutes()...),
 		refusals: map[string]refusalForm{"activate": activateRefused},
@@ -545,8 +545,6 @@ func (a *deviceAPI) deactivateLicense(ctx context.Context, c *call, r *deviceReq
 		return res, nil
 	})
 }
-
-func readDevicePage(in *input) pageQuery { return in.page("dev") }
 
 // List the devices of a licence.
 //

@@ -4,7 +4,8 @@ import "context"
 
 func planWing(s *server) wing {
 	return wing{routes: []route{
-		{pattern: "GET /plans", scope: scopeLicenses, question: true, endpoint: owned(s, readPlanPage, s.listPlans)},
+		{pattern: "GET /plans", scope: scopeLicenses, question: true,
+			endpoint: owned(s, readOnlyPage("pln"), s.listPlans)},
 		{pattern: "GET /plans/{id}", scope: scopeLicenses, refuses: "plan_not_found",
 			endpoint: owned(s, readNoMembers, s.getPlan)},
 		{pattern: "POST /plans", scope: scopeIssuing, creates: true, refuses: "not_an_issuer plan_limit_reached",
@@ -17,8 +18,6 @@ func planWing(s *server) wing {
 			endpoint: owned(s, readPlanApplication, s.applyPlan)},
 	}}
 }
-
-func readPlanPage(in *input) pageQuery { return in.page("pln") }
 
 // List plans.
 //

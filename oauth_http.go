@@ -39,13 +39,16 @@ func oauthWing(s *server) wing {
 	routes := []route{ // authenticate and limitUse limit them
 		{pattern: "POST /oauth/token", free: true, origin: originApp, form: "oauth",
 			endpoint: admitted(s, readTokenRequest, a.issueTokens)},
-		{pattern: "POST /oauth/revoke", free: true, origin: originApp, form: "oauth", answers: "200",
+		{pattern: "POST /oauth/revoke", free: true, origin: originApp, form: "oauth",
+			answers:  answerForm{empty: 200},
 			endpoint: admitted(s, readRevokeRequest, a.revokeToken)},
 	}
 	return wing{routes: routes, refusals: map[string]refusalForm{"oauth": refuseOAuth}, roots: []rootPath{
-		{path: serverMetadataPath, ofBase: true, open: true, serve: s.getServerMetadata, answers: "cached",
+		{path: serverMetadataPath, ofBase: true, open: true, serve: s.getServerMetadata,
+			answers:  answerForm{cached: true},
 			endpoint: servedBy[serverMetadata](s.getServerMetadata)},
-		{path: resourceMetadataPath, ofBase: true, open: true, serve: s.getResourceMetadata, answers: "cached",
+		{path: resourceMetadataPath, ofBase: true, open: true, serve: s.getResourceMetadata,
+			answers:  answerForm{cached: true},
 			endpoint: servedBy[resourceMetadata](s.getResourceMetadata)},
 	}}
 }
@@ -424,7 +427,8 @@ func (s *server) getServerMetadata(w *response, _ *http.Request) {
 	})
 }
 
-// The resourceMetadata say what the tokens are for (RFC 9728, section 2). No answer is signed: no `jwks_uri`.
+// The resourceMetadata say what the tokens are for (RFC 9728, section 2). Answers are not signed: there is no
+// `jwks_uri`.
 type resourceMetadata struct {
 	Resource string   `json:"resource" is:"uri"`     // The base address: `aud` of the tokens.
 	Servers  []string `json:"authorization_servers"` // Who issues the tokens.
@@ -458,7 +462,7 @@ func (s *server) writeMetadata(w *response, metadata any) {
 func appWing(s *server) wing {
 	const app = "/apps/{id}"
 	return wing{sweeps: oauthSweeps(s.keepTokens.before), routes: []route{
-		{pattern: "GET /apps", scope: scopeApps, question: true, endpoint: owned(s, readAppPage, s.listApps)},
+		{pattern: "GET /apps", scope: scopeApps, question: true, endpoint: owned(s, readOnlyPage("app"), s.listApps)},
 		{pattern: "POST /apps", scope: scopeApps, creates: true, refuses: "app_limit_reached",
 			endpoint: owned(s, readNewApp, s.createApp)},
 		{pattern: "GET " + app, scope: scopeApps, refuses: "app_not_found",
@@ -467,12 +471,10 @@ func appWing(s *server) wing {
 			endpoint: owned(s, readAppChange, s.updateApp)},
 		{pattern: "POST " + app + "/rotate-secret", scope: scopeApps, noBody: true, creates: true,
 			refuses: "app_not_found app_without_secret", endpoint: owned(s, readSecretRotation, s.rotateAppSecret)},
-		{pattern: "DELETE " + app, scope: scopeApps, answers: "204", refuses: "app_not_found",
+		{pattern: "DELETE " + app, scope: scopeApps, answers: answerForm{empty: 204}, refuses: "app_not_found",
 			endpoint: owned(s, readNoMembers, s.removeApp)},
 	}}
 }
-
-func readAppPage(in *input) pageQuery { return in.page("app") }
 
 // List applications.
 //
@@ -577,7 +579,7 @@ func grantWing(s *server) wing {
 		{pattern: "GET /grants", scope: scopeApps, question: true, endpoint: owned(s, readGrantPage, s.listGrants)},
 		{pattern: "GET /grants/{id}", scope: scopeApps, refuses: "grant_not_found",
 			endpoint: owned(s, readNoMembers, s.getGrant)},
-		{pattern: "DELETE /grants/{id}", scope: scopeApps, answers: "204", refuses: "grant_not_found",
+		{pattern: "DELETE /grants/{id}", scope: scopeApps, answers: answerForm{empty: 204}, refuses: "grant_not_found",
 			endpoint: owned(s, readNoMembers, s.endGrant)},
 	}}
 }

@@ -20,9 +20,9 @@ func healthWing(s *server) wing {
 	return wing{
 		// Nothing is refused since no query is read; a release that read it has told clients of the 422.
 		routes: []route{{pattern: "GET /widget/health", free: true, noQuery: true, refuses: "validation_failed",
-			answers:  "200 503 application/health+json",
+			answers:  answerForm{media: "application/health+json", also: 503},
 			endpoint: answeringWith[healthReport](admitted(s, readNoMembers, s.getHealth))}},
-		roots: []rootPath{{path: "/livez", serve: s.getLiveness, answers: "200 text/plain",
+		roots: []rootPath{{path: "/livez", serve: s.getLiveness, answers: answerForm{media: "text/plain"},
 			endpoint: servedBy[string](s.getLiveness)}},
 	}
 }

@@ -31,14 +31,14 @@ func webhookRoutes(a *webhookAPI) []route {
 	const one = "webhook_not_found"
 	return []route{
 		{pattern: "GET /webhooks", scope: scopeWebhooks, question: true,
-			endpoint: owned(a.server, readWebhookPage, a.listWebhooks)},
+			endpoint: owned(a.server, readOnlyPage("whe"), a.listWebhooks)},
 		{pattern: "POST /webhooks", scope: scopeWebhooks, creates: true, refuses: "webhook_limit_reached",
 			endpoint: owned(a.server, a.readNewWebhook, a.createWebhook)},
 		{pattern: "GET /webhooks/{id}", scope: scopeWebhooks, refuses: one,
 			endpoint: owned(a.server, readNoMembers, a.getWebhook)},
 		{pattern: "PATCH /webhooks/{id}", scope: scopeWebhooks, refuses: one,
 			endpoint: owned(a.server, a.readWebhookChange, a.updateWebhook)},
-		{pattern: "DELETE /webhooks/{id}", scope: scopeWebhooks, refuses: one, answers: "204",
+		{pattern: "DELETE /webhooks/{id}", scope: scopeWebhooks, refuses: one, answers: answerForm{empty: 204},
 			endpoint: owned(a.server, readNoMembers, a.deleteWebhook)},
 		{pattern: "POST /webhooks/{id}/test", scope: scopeWebhooks, noBody: true, refuses: one,
 			endpoint: owned(a.server, readNoMembers, a.testWebhook)},
@@ -201,8 +201,6 @@ func (a *webhookAPI) checkHost(ctx context.Context, c *call, url string) error {
 	}
 	return nil
 }
-
-func readWebhookPage(in *input) pageQuery { return in.page("whe") }
 
 // List webhooks.
 //

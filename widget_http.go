@@ -29,14 +29,16 @@ func widgetWing(s *server) wing {
 			recent: map[statsKey]*recentStats{}}}
 	return wing{routes: []route{
 		{pattern: "POST /widget/events", origin: originRequired, beacon: true, creates: true, bucket: bucketWidgets,
-			repeatable: 10 * time.Minute, ownAddress: "events", refuses: "widget_not_found", answers: "204",
+			repeatable: 10 * time.Minute, ownAddress: "events", refuses: "widget_not_found",
+			answers:  answerForm{empty: 204},
 			endpoint: admitting(readWidgetEvents, a.sendWidgetEvents)},
 		{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, bucket: bucketWidgets, question: true,
-			ownAddress: "stats", refuses: statsRefusals, answers: "tagged",
+			ownAddress: "stats", refuses: statsRefusals, answers: answerForm{tagged: true},
 			endpoint: answeringWith[accountStats](answeringWith[widgetStats](
 				admitting(readStatsQuery, a.getWidgetStats)))},
 		{pattern: "GET /widget/stats.svg", token: tokenOptional, scope: scopeStats, bucket: bucketWidgets,
-			question: true, ownAddress: "stats", refuses: statsRefusals, answers: "image/svg+xml tagged",
+			question: true, ownAddress: "stats", refuses: statsRefusals,
+			answers:  answerForm{media: "image/svg+xml", tagged: true},
 			endpoint: admitting(readPictureQuery, a.getWidgetStatsPicture)},
 	}}
 }
