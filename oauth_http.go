@@ -424,7 +424,8 @@ func (s *server) getServerMetadata(w *response, _ *http.Request) {
 	})
 }
 
-// The resourceMetadata say what the tokens are for (RFC 9728, section 2). Answers are not signed: there is no `jwks_uri`.
+// The resourceMetadata say what the tokens are for (RFC 9728, section 2). Answers are not signed: there is no
+// `jwks_uri`.
 type resourceMetadata struct {
 	Resource string   `json:"resource" is:"uri"`     // The base address: `aud` of the tokens.
 	Servers  []string `json:"authorization_servers"` // Who issues the tokens.
