@@ -31,9 +31,14 @@ func TestOpenAPI_isMadeOfTheProgram(t *testing.T) {
 		must(t, os.WriteFile("web/openapi.json", []byte(text), 0o644))
 		t.Skip("written; now: go test -run TestEmbedded -write-embedded .")
 	}
-	if text != fileText(t, "web/openapi.json") {
-		t.Error("the program has changed, or what is said of it: go test -run TestOpenAPI_isMade -write-openapi .")
+	made, kept := strings.Split(text, "\n"), strings.Split(fileText(t, "web/openapi.json"), "\n")
+	for i := range min(len(made), len(kept)) {
+		if made[i] != kept[i] {
+			t.Fatalf("web/openapi.json is not what the program says now, which has in line %d\n%s\nin place of\n%s\n"+
+				"Write it: go test -run TestOpenAPI_isMade -write-openapi .", i+1, made[i], kept[i])
+		}
 	}
+	failIf(t, len(made) != len(kept), "web/openapi.json has another end: write it")
 }
 
 // schemaNames are the names of schemas that are not those of their Go types, since a release has them.
@@ -228,7 +233,7 @@ func (m *openapiMaker) commonResponses(says *jsonValue) *jsonValue {
 	return all
 }
 
-// moreThan returns the schema of an object that has all members of another one and more, each of its own, since released
+// moreThan returns the schema of an object that has all members of another one and more, each its own, since released
 // ones have no allOf.
 func moreThan(of, more *jsonValue) *jsonValue {
 	needed, properties := of.at("required").texts(), slices.Clone(of.at("properties").members)
@@ -1259,8 +1264,12 @@ func (m *openapiMaker) refusalsOf(rt *route) []string {
 	add(!rt.free || rt.address != "", "rate_limited")
 	add(true, "internal", "row_unreadable")
 	add(!strings.Contains(rt.answers, "static"), "busy", "storage_full", "storage_unavailable")
-	slices.SortStableFunc(all, func(a, b string) int { return 0 })
-	return slices.Compact(all)
+	for i, name := range all {
+		if slices.Contains(all[:i], name) {
+			m.t.Errorf("%s refuses with %s, which follows from the rest of it, or is there twice", rt.pattern, name)
+		}
+	}
+	return all
 }
 
 // takesAccount reports whether a route reads ?account_id=.
