@@ -31,9 +31,14 @@ func TestOpenAPI_isMadeOfTheProgram(t *testing.T) {
 		must(t, os.WriteFile("web/openapi.json", []byte(text), 0o644))
 		t.Skip("written; now: go test -run TestEmbedded -write-embedded .")
 	}
-	if text != fileText(t, "web/openapi.json") {
-		t.Error("the program has changed, or what is said of it: go test -run TestOpenAPI_isMade -write-openapi .")
+	made, kept := strings.Split(text, "\n"), strings.Split(fileText(t, "web/openapi.json"), "\n")
+	for i := range min(len(made), len(kept)) {
+		if made[i] != kept[i] {
+			t.Fatalf("web/openapi.json is not what the program says now, which has in line %d\n%s\nin place of\n%s\n"+
+				"Write it: go test -run TestOpenAPI_isMade -write-openapi .", i+1, made[i], kept[i])
+		}
 	}
+	failIf(t, len(made) != len(kept), "web/openapi.json has another end: write it")
 }
 
 // schemaNames are the names of schemas that a release has and that are not those of their Go types: by the type; by the
@@ -1203,7 +1208,12 @@ func (m *openapiMaker) refusalsOf(rt *route) []string {
 	add(!rt.free || rt.address != "", "rate_limited")
 	add(true, "internal", "row_unreadable")
 	add(!rt.answers.static, "busy", "storage_full", "storage_unavailable")
-	return slices.Compact(all)
+	for i, name := range all {
+		if slices.Contains(all[:i], name) {
+			m.t.Errorf("%s refuses with %s, which follows from the rest of it, or is there twice", rt.pattern, name)
+		}
+	}
+	return all
 }
 
 // takesAccount reports whether a route reads ?account_id=.

@@ -223,7 +223,7 @@ func (in *input) fieldOf(r reading) string {
 		in.note(r)
 		return ""
 	}
-	if v, ok := in.body.member(r.name); ok {
+	if v, ok := in.find(r.name); ok {
 		return v.text
 	}
 	return ""
