@@ -63,12 +63,17 @@ var schemaNames = map[string]string{
 	"list of listedPayment": "PaymentPage", "list of listedRefund": "RefundPage",
 }
 
-// responseNames are the names of shared responses that are not those of their codes, since a release has them.
+// responseNames are the names of shared responses that are not those of their codes, since a release has them, or since
+// a schema has the other name: oapi-codegen makes types of both.
 var responseNames = map[string]string{
 	"malformed_json":                  "MalformedBody",
 	"malformed_json malformed_header": "MalformedRequest",
 	"token_required invalid_token":    "TokenRefused",
 	"internal row_unreadable":         "Internal",
+	"order_state":                     "WrongOrderState",
+	"payout_state":                    "WrongPayoutState",
+	"export_state":                    "WrongExportState",
+	"books_connection_state":          "WrongBooksConnectionState",
 
 	"busy storage_full storage_unavailable":                   "Unavailable",
 	"books_unavailable busy storage_full storage_unavailable": "BooksUnavailable",
@@ -290,6 +295,9 @@ func (m *openapiMaker) withMade(kind string, hand *jsonValue) *jsonValue {
 	for _, name := range slices.Sorted(maps.Keys(made)) {
 		if _, both := hand.member(name); both {
 			m.t.Errorf("testdata/openapi-hand.json has %s %s, which is made", kind, name)
+		}
+		if kind == "responses" && m.schemas[name] != nil {
+			m.t.Errorf("a response and a schema are called %s: give the response another name in responseNames", name)
 		}
 		all.set(name, made[name])
 	}
