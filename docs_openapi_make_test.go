@@ -253,8 +253,8 @@ func (m *openapiMaker) commonResponses(says *jsonValue) *jsonValue {
 	return all
 }
 
-// moreThan returns the schema of an object that has all members of another one and more, each of its own, since released
-// ones have no allOf.
+// moreThan returns the schema of an object that has all members of another one and more, each of its own, since
+// released ones have no allOf.
 func moreThan(of, more *jsonValue) *jsonValue {
 	needed, properties := of.at("required").texts(), slices.Clone(of.at("properties").members)
 	return jsonObjectOf("type", "object", "description", more.at("description").text,
@@ -297,7 +297,7 @@ func (m *openapiMaker) withMade(kind string, hand *jsonValue) *jsonValue {
 			m.t.Errorf("testdata/openapi-hand.json has %s %s, which is made", kind, name)
 		}
 		if kind == "responses" && m.schemas[name] != nil {
-			m.t.Errorf("a response and a schema are called %s: give the response another name in responseNames", name)
+			m.t.Errorf("a response and a schema are called %s: name the response in responseNames", name)
 		}
 		all.set(name, made[name])
 	}

@@ -48,7 +48,7 @@ type license struct {
 	Customer *string `json:"customer"`
 
 	State            licenseState    `json:"state"`              // What was decided; see `status`.
-	Reason           *string         `json:"reason"`             // Why its state was changed last, or null: nobody said.
+	Reason           *string         `json:"reason"`             // Why the state is what it is, or null: nobody said.
 	StartsAt         stamp           `json:"starts_at"`          // The start, or null: at once.
 	ExpiresAt        stamp           `json:"expires_at"`         // The end, or null: none.
 	Metadata         json.RawMessage `json:"metadata"`           // Data of your own, at most 16 KiB.

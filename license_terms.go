@@ -32,7 +32,7 @@ type terms struct {
 	// How many fingerprints may count beside the seats, or null: no limit. By default as many as seats, at least 2.
 	MaxTransfers *int `json:"max_transfers"`
 
-	GraceDays    int          `json:"grace_days"`              // Days after the end in which devices that it knows go on.
+	GraceDays    int          `json:"grace_days"`              // Days after the end in which known devices go on.
 	DurationDays *int         `json:"duration_days" least:"1"` // Days that it runs and a renewal adds, or null: none.
 	ExpiryBasis  licenseBasis `json:"expiry_basis"`            // From when `duration_days` counts.
 

@@ -186,7 +186,7 @@ type order struct {
 	// Who orders, or null: that was not given, or is erased, or the token has no `orders:read`.
 	Customer   *guest          `json:"customer"`
 	Fulfilment *fulfilmentView `json:"fulfilment"` // How the guest gets it, or null: as with `customer`.
-	Language   *string         `json:"language"`   // The language of the guest, as `de-CH`, or null: not given, or erased.
+	Language   *string         `json:"language"`   // The language of the guest: `de-CH`, or null: none, or erased.
 
 	// The last attempt to pay it, or null: there was none, or the token has no `orders:read`.
 	Payment   *payment `json:"payment"`
@@ -219,7 +219,7 @@ type order struct {
 	Pay          orderPay           `json:"pay"`           // When the guest pays.
 	WantedAt     stamp              `json:"-"`             // when the guest wants it; zero: at once; see wantedErased
 	RejectReason *orderRejectReason `json:"reject_reason"` // Why it was refused, or null: no reason was given.
-	RejectText   *string            `json:"reject_text"`   // What was added for the guest, or null: not given, or erased.
+	RejectText   *string            `json:"reject_text"`   // What was added for the guest, or null: nothing, or erased.
 	PaidFrom     *orderState        `json:"-"`             // its state before it was marked as paid outside
 	Seller       *seller            `json:"-"`             // whose receipt it is; nil: not paid, or before version 9
 }
