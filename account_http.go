@@ -24,7 +24,7 @@ func accountWing(s *server) wing {
 	}
 }
 
-// An account, and what is known of it for orders.
+// An accountView is an account, and what is known of it for orders.
 type accountView struct {
 	ID   string `json:"id" is:"acct"` // The id of the account.
 	Name string `json:"name"`         // Its name, for people.
@@ -63,7 +63,7 @@ func (s *server) getAccount(_ context.Context, c *call, of owner, _ noMembers) (
 	return viewAccount(s.store.queries, c.oneOwner(of).account)
 }
 
-// An accountChange says what to change. A member that is not listed here is refused.
+// An accountChange is what to change of an account. A member that is not listed here is refused.
 type accountChange struct {
 	set       change
 	givesLogo bool

@@ -303,7 +303,8 @@ func (q *queries) neededKeys(but []string, now time.Time) ([]neededKey, error) {
 // answers, so that it means no limit.
 const maxRateOption = 1_000_000_000
 
-// When cards are charged: `accept`, as soon as an order is accepted, or `handover`, by a call when it is handed over.
+// A captureTime is when cards are charged: `accept`, as soon as an order is accepted, or `handover`, by a call
+// when it is handed over.
 type captureTime string
 
 var captureTimes = declareWords[captureTime](captureOnAccept, captureOnHandover)
@@ -316,8 +317,8 @@ const (
 // An accountSettings holds the settings of an account that takes orders (contract, section 11). Its Logo is the hash of
 // one, and in answers the address.
 type accountSettings struct {
-	Zone      string      `json:"zone"`       // Its time zone, of the IANA database: "Europe/Zurich".
-	CutOff    string      `json:"cut_off"`    // When its business day ends, in its zone: "04:00".
+	Zone      string      `json:"zone"`       // Its time zone, of the IANA database: `Europe/Zurich`.
+	CutOff    string      `json:"cut_off"`    // When its business day ends, in its zone: `04:00`.
 	LegalName *string     `json:"legal_name"` // Who sells, on receipts, or null: it does not say.
 	Address   *string     `json:"address"`    // On receipts, in lines, or null: none.
 	VATNumber *string     `json:"vat_number"` // On receipts, or null: none.

@@ -66,7 +66,7 @@ func signingKeyOf(private ed25519.PrivateKey, createdAt stamp) signingKey {
 	return signingKey{private: private, public: public, kid: thumbprint(public), createdAt: createdAt}
 }
 
-// A public key, as a JSON Web Key (RFC 8037).
+// A publicKey is one public key (RFC 8037).
 type publicKey struct {
 	Algorithm string `json:"alg" is:"=EdDSA"`              // The algorithm.
 	Curve     string `json:"crv" is:"=Ed25519"`            // The curve.

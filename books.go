@@ -248,8 +248,8 @@ type bookChoice struct {
 	Name string `json:"name"` // Its name.
 }
 
-// A bookConnectionState says whether a connection works. `choosing`: one of `choices` is to be chosen. `failing`: the
-// books give no usable answers, and are asked again. `needs_reconnect`: its owner has to connect it again.
+// A bookConnectionState is whether a connection works. `choosing`: one of `choices` is to be chosen. `failing`:
+// the books give no usable answers, and are asked again. `needs_reconnect`: its owner has to connect it again.
 type bookConnectionState string
 
 const (
@@ -291,7 +291,7 @@ type formerSwitches struct {
 	Tests   bool         `json:"tests"`
 }
 
-// A bookEntryStatus says what Xero is to make of an entry.
+// A bookEntryStatus is what Xero is to make of an entry.
 type bookEntryStatus string
 
 const (
@@ -301,9 +301,9 @@ const (
 
 var entryStatuses = declareWords[bookEntryStatus](entryDraft, entryPosted)
 
-// A bookMappingKind says what a rule of a mapping is for. Of payouts: `fee`: what providers keep; `fee_tax`: tax on
-// that, as they list it; `dispute_fee`: what they keep of disputes; `transit`: what is on its way to the bank, in Xero
-// no bank account. Without a line for `transit` the accountant books what arrives.
+// A bookMappingKind is what a rule of a mapping is for. Of payouts: `fee`: what providers keep; `fee_tax`: tax on
+// that, as they list it; `dispute_fee`: what they keep of disputes; `transit`: what is on its way to the bank, in
+// Xero no bank account. Without a line for `transit` the accountant books what arrives.
 type bookMappingKind string
 
 const (
@@ -319,7 +319,7 @@ const (
 	ruleTransit    = "transit"     // what is on its way to the bank; without one the accountant books payouts
 )
 
-// A mappingRule names the account of the books that gets something.
+// A mappingRule is which account of the books gets something.
 type mappingRule struct {
 	Kind bookMappingKind `json:"kind"` // What it is for.
 
@@ -339,7 +339,7 @@ type mappingRule struct {
 	CostCenter *string `json:"cost_center" least:"1" most:"100"`
 }
 
-// A bookMapping says which account of the books gets what.
+// A bookMapping is which account of the books gets what.
 type bookMapping struct {
 	Lines []mappingRule `json:"lines"` // The rules.
 }
@@ -371,10 +371,11 @@ type bookEntry struct {
 	Lines     []entryLine     `json:"lines"`            // The lines.
 }
 
-// A bookExportState says how far an export is. `waiting`: its day is not closed, or it is about to be looked at.
-// `held`: something is missing, see `reason`. `ready`: nothing was written, and it is sent again. `sending`: it was
-// given away. `unknown`: the answer was lost, and the entry is looked for in the books. `posted`: it is in the books,
-// at Xero as a draft if so chosen. `failed`: the books refuse it. `reversed`: it counts in the books no more.
+// A bookExportState is how far an export is. `waiting`: its day is not closed, or it is about to be looked at.
+// `held`: something is missing, see `reason`. `ready`: nothing was written, and it is sent again. `sending`: it
+// was given away. `unknown`: the answer was lost, and the entry is looked for in the books. `posted`: it is in
+// the books, at Xero as a draft if so chosen. `failed`: the books refuse it. `reversed`: it counts in the books
+// no more.
 type bookExportState string
 
 const (

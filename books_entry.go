@@ -23,14 +23,14 @@ const (
 	heldUnbalanced = "unbalanced" // a mistake of ours: nothing is sent
 )
 
-// A bookIssueReason says what an entry lacks, as the reason of an export does.
+// A bookIssueReason is what an entry lacks, as the reason of an export does.
 type bookIssueReason string
 
 var _ = declareWords[bookIssueReason](heldUnmapped, heldUnknownPayment, heldCurrency, heldLocked, heldNoYear,
 	heldNoSeries, heldUnusable, heldUnbalanced, heldOpaque, heldDiffers, heldUnknownRow, heldCorrection, heldForeign,
 	heldShared, heldUnconfirmed, heldNotPosted, heldNoMethod)
 
-// An entryIssue says why an entry would be held.
+// An entryIssue is why an entry would be held.
 type entryIssue struct {
 	Reason bookIssueReason `json:"reason"` // The reason, as that of an export.
 	Detail string          `json:"detail"` // The same for people.
@@ -333,7 +333,7 @@ func narration(text, syncKey string) string {
 	return cutText(text, maxNarration-len([]rune(end))) + end
 }
 
-// A lineTax compares the VAT of a line by the orders' figures with the tax that Xero will compute. Both are positive
+// A lineTax is the VAT of a line by the orders' figures, beside the tax that Xero will compute. Both are positive
 // for what is owed to the tax office, and negative for what is given back.
 type lineTax struct {
 	Line       int   `json:"line"`                 // The index of the line.

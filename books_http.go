@@ -199,7 +199,7 @@ func (c *bookConnection) show() *bookConnection {
 	return c
 }
 
-// A bookConnections has the connections of an account.
+// The bookConnections are all connections of an account.
 type bookConnections struct {
 	Data []*bookConnection `json:"data"` // The rows, newest first: at most one for each product.
 
@@ -466,7 +466,7 @@ func (a *booksAPI) listBookExports(ctx context.Context, c *call, of owner, r exp
 	return showRows(a.store.within(ctx).bookExports(filter, r.before, r.limit))
 }
 
-// A dateExports has the exports of a business day, or the one of a payout.
+// The dateExports are the exports of a business day, or the one of a payout.
 type dateExports struct {
 	AccountID string       `json:"account_id" is:"acct"` // The account.
 	Data      []bookExport `json:"data"`                 // One for each currency.
@@ -526,7 +526,7 @@ func (a *booksAPI) retryBookExport(ctx context.Context, c *call, of owner, _ noM
 	return x, err
 }
 
-// A bookReversal says how an entry is reversed.
+// A bookReversal is how an entry is reversed.
 type bookReversal struct {
 	date businessDate // in the books; "": that of the entry
 }

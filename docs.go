@@ -410,7 +410,7 @@ func withContact(text, contact string) string {
 // quoteJSON writes a string as JSON.
 func quoteJSON(text string) string { return strings.TrimSpace(string(encodeJSON(text))) }
 
-// A document of OpenAPI.
+// An openAPI is a document of OpenAPI.
 type openAPI struct {
 	OpenAPI string   `json:"openapi"` // The version of OpenAPI.
 	Info    jsonText `json:"info"`    // What it is about.

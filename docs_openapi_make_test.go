@@ -93,6 +93,31 @@ var schemaNames = map[string]string{
 	"WidgetEventsRequestEvent": "WidgetEvent",
 }
 
+// responseNames are the names of shared responses that are not those of their codes, since a release has them, or since
+// a schema has the other name: oapi-codegen makes types of both.
+var responseNames = map[string]string{
+	"malformed_json":                  "MalformedBody",
+	"malformed_json malformed_header": "MalformedRequest",
+	"token_required invalid_token":    "TokenRefused",
+	"internal row_unreadable":         "Internal",
+	"order_state":                     "WrongOrderState",
+	"payout_state":                    "WrongPayoutState",
+	"export_state":                    "WrongExportState",
+	"books_connection_state":          "WrongBooksConnectionState",
+
+	"busy storage_full storage_unavailable":                   "Unavailable",
+	"books_unavailable busy storage_full storage_unavailable": "BooksUnavailable",
+	"clock_doubted busy storage_full storage_unavailable":     "SigningUnavailable",
+	"license_not_found account_not_found":                     "LicenseNotFound",
+	"license_not_found":                                       "NoSuchLicense",
+	"app_not_found account_not_found":                         "AppNotFound",
+	"grant_not_found account_not_found":                       "GrantNotFound",
+	"webhook_not_found account_not_found":                     "WebhookNotFound",
+	"webhook_not_found delivery_not_found account_not_found":  "DeliveryNotFound",
+	"order_not_found account_not_found":                       "OrderNotFound",
+	"books_connection_not_found account_not_found":            "BookConnectionNotFound",
+}
+
 // flattened are types whose schemas have the members of what they embed, and not a reference to that, since a release
 // has them so.
 var flattened = []string{"refundedLine", "revenueReport"}
@@ -260,6 +285,9 @@ func (m *openapiMaker) withMade(kind string, hand *jsonValue) *jsonValue {
 		name, ofKind := strings.CutPrefix(key, kind+" ")
 		if _, both := hand.member(name); ofKind && both {
 			m.t.Errorf("testdata/openapi-hand.json has %s, which is made", key)
+		}
+		if kind == "responses" && m.made["schemas "+name] != nil {
+			m.t.Errorf("a response and a schema are called %s: name the response in responseNames", name)
 		}
 		if ofKind {
 			all.set(name, m.made[key])
@@ -600,7 +628,7 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 // refToWords refers to the schema of the declared type whose words are the only ones that pass; nil: there is none.
 func (m *openapiMaker) refToWords(c textCheck) *jsonValue {
 	t := c.named
-	if t == nil || !slices.Equal(m.words[t], c.words) || nullWord.MatchString(m.src.types[t.Name()]) {
+	if t == nil || !slices.Equal(m.words[t], c.words) || nullWord.MatchString(m.typeComment(t.Name())) {
 		return nil
 	}
 	return m.answerSchema(t, "")
@@ -710,7 +738,7 @@ func (m *openapiMaker) requestName(rt *route) string {
 func (m *openapiMaker) requestBody(rt *route, id string, schema *jsonValue) *jsonValue {
 	name := m.requestName(rt)
 	if schemaNames[id] == "" && name != "" {
-		if says := m.src.types[rt.endpoint.request.Name()]; says != "" {
+		if says := m.typeComment(rt.endpoint.request.Name()); says != "" {
 			schema.set("description", jsonTextOf(says))
 		}
 	}
@@ -865,8 +893,8 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 		return s
 	}
 	if words := m.words[t]; words != nil {
-		s := jsonObjectOf("type", "string", "enum", jsonTexts(words...), "description", m.src.types[t.Name()])
-		if nullWord.MatchString(m.src.types[t.Name()]) {
+		s := jsonObjectOf("type", "string", "enum", jsonTexts(words...), "description", m.typeComment(t.Name()))
+		if nullWord.MatchString(m.typeComment(t.Name())) {
 			allowNull(s)
 		}
 		m.addSchema(m.nameOf(t), s)
@@ -966,7 +994,7 @@ func (m *openapiMaker) structSchema(t reflect.Type) *jsonValue {
 	if i := strings.IndexByte(name, '['); i >= 0 {
 		name = name[:i]
 	}
-	says := m.src.types[name]
+	says := m.typeComment(name)
 	if t.Name() != "" && says == "" {
 		m.t.Errorf("the type %s has no comment, which the document shows", t.Name())
 	}
@@ -1165,21 +1193,32 @@ func success(rt *route) (status, kind string) {
 	return "200", cmp.Or(rt.answers.media, "application/json")
 }
 
-// saysOfAnswer returns the description of a route's answer.
+// typeComment returns what is said of a type; "": nothing.
+func (m *openapiMaker) typeComment(name string) string {
+	if m.src.unnamed[name] && m.src.types[name] != "" {
+		m.t.Errorf("the comment of the type %s does not begin with %q, as the document needs it", name, "A "+name+" is")
+	}
+	return m.src.types[name]
+}
+
+// saysOfAnswer returns the description of a route's answer: the first sentence on its type or, of a text, what it is.
 func (m *openapiMaker) saysOfAnswer(rt *route) string {
 	t := rt.endpoint.answer
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if genericList.MatchString(t.Name()) {
+	_, kind := m.success(rt)
+	switch {
+	case kind == "":
+		return "Done. The answer has no body."
+	case strings.HasPrefix(kind, "image/"):
+		return "The picture."
+	case !strings.HasSuffix(kind, "json"):
+		return "The text."
+	case genericList.MatchString(t.Name()):
 		return "A page of the list."
 	}
-	says := m.src.types[t.Name()]
-	if rt.answers != (answerForm{}) && t.Kind() != reflect.Struct || says == "" || t == reflect.TypeFor[noMembers]() ||
-		t == reflect.TypeFor[reply]() {
-		return "It is done."
-	}
-	first, _, _ := strings.Cut(says, ". ")
+	first, _, _ := strings.Cut(m.typeComment(t.Name()), ". ")
 	return strings.TrimSuffix(first, ".") + "."
 }
 
@@ -1187,18 +1226,21 @@ func (m *openapiMaker) saysOfAnswer(rt *route) string {
 func (m *openapiMaker) refusalsOf(rt *route) []string {
 	var all []string
 	add := func(when bool, names ...string) {
-		if when {
-			all = append(all, names...)
+		for _, name := range names {
+			if when && !slices.Contains(all, name) {
+				all = append(all, name)
+			}
 		}
 	}
+	own := strings.Fields(rt.refuses)
 	body, named := takesBody(rt.method()), m.takesAccount(rt)
 	add(body, "malformed_json")
 	add(rt.creates, "malformed_header")
-	add(rt.token == tokenRequired, "token_required")
+	add(rt.token == tokenRequired || slices.Contains(own, "token_required"), "token_required")
 	add(rt.token != tokenIgnored, "invalid_token")
 	add(rt.origin == originListed || rt.origin == originRequired, "origin_not_allowed")
 	add(rt.scope != "" || named, "insufficient_scope")
-	add(true, strings.Fields(rt.refuses)...)
+	add(true, own...)
 	add(named, "account_not_found")
 	add(rt.creates, "idempotency_in_progress")
 	add(body, "body_too_large")
@@ -1208,11 +1250,6 @@ func (m *openapiMaker) refusalsOf(rt *route) []string {
 	add(!rt.free || rt.address != "", "rate_limited")
 	add(true, "internal", "row_unreadable")
 	add(!rt.answers.static, "busy", "storage_full", "storage_unavailable")
-	for i, name := range all {
-		if slices.Contains(all[:i], name) {
-			m.t.Errorf("%s refuses with %s, which follows from the rest of it, or is there twice", rt.pattern, name)
-		}
-	}
 	return all
 }
 
@@ -1241,9 +1278,13 @@ func (m *openapiMaker) refusal(rt *route, id, status string, names []string) *js
 		examples.set(name, example)
 	}
 	media := jsonObjectOf("schema", schema, "examples", examples)
-	return m.shareAs("responses", special+codeName(names), jsonObjectOf("description", strings.Join(details, " "),
-		"x-problem-codes", jsonTexts(names...), "x-headers", m.headers(rt, status, names),
-		"content", jsonObjectOf("application/problem+json", media)))
+	refusal := jsonObjectOf("description", strings.Join(details, " "), "x-problem-codes", jsonTexts(names...),
+		"x-headers", m.headers(rt, status, names), "content", jsonObjectOf("application/problem+json", media))
+	name := responseNames[strings.Join(names, " ")]
+	if name == "" && len(names) > 3 { // clients that are generated have types of these names
+		return refusal
+	}
+	return m.shareAs("responses", special+cmp.Or(name, codeName(names)), refusal)
 }
 
 // shareAs adds a component unless there is another one of the name, and returns a reference to it; else the value.

@@ -19,7 +19,8 @@ type goSource struct {
 	beside   map[string]map[int]string    // by file and line: the comment behind code
 	above    map[string]map[int]string    // by file and line of code: the comment that stands above it, alone
 	funcs    map[string]string            // by name, of methods as by receiver: "server.createPlan"
-	types    map[string]string            // by name
+	types    map[string]string            // by name, see readType
+	unnamed  map[string]bool              // types whose comments do not begin with their names
 	fields   map[string]map[string]string // by type and name in JSON
 	members  map[string]map[string]string // by type and name: beside the member in the type's list, or above it
 	embedded map[string][]string          // types that a struct embeds
@@ -30,7 +31,7 @@ var goComments = sync.OnceValue(func() *goSource {
 	src := &goSource{lines: map[string][]string{}, beside: map[string]map[int]string{},
 		above: map[string]map[int]string{}, funcs: map[string]string{}, types: map[string]string{},
 		fields: map[string]map[string]string{}, members: map[string]map[string]string{},
-		embedded: map[string][]string{}}
+		unnamed: map[string]bool{}, embedded: map[string][]string{}}
 	names, _ := filepath.Glob("*.go")
 	for _, name := range names {
 		if !strings.HasSuffix(name, "_test.go") {
@@ -127,20 +128,19 @@ func (src *goSource) readMembers(
 	})
 }
 
-// spacedName returns a name of the program as people write it: "license kind".
-func spacedName(name string) string {
-	return strings.ToLower(capitals.ReplaceAllString(name, "$1 $2"))
-}
-
-var capitals = regexp.MustCompile(`([a-z])([A-Z])`)
-
-// readType notes what is said of a type and of its fields.
+// readType notes what is said of a type and of its fields. The comment of a type begins with its name, "A planChange
+// is what to change", of which those who call read "What to change".
 func (src *goSource) readType(of *ast.TypeSpec, doc string) {
 	name := of.Name.Name
 	if doc == "" {
 		doc = of.Doc.Text()
 	}
-	src.types[name] = strings.Replace(plainText(doc), " "+name+" ", " "+spacedName(name)+" ", 1)
+	src.types[name] = plainText(doc)
+	if named := regexp.MustCompile(`^(An?|The) ` + name + ` (is|are) `).FindString(src.types[name]); named != "" {
+		src.types[name] = capitalized(src.types[name][len(named):])
+	} else {
+		src.unnamed[name] = true
+	}
 	fields, ok := of.Type.(*ast.StructType)
 	if !ok {
 		return

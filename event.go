@@ -19,7 +19,7 @@ func eventNoun() noun {
 	}
 }
 
-// A type of event. More may come.
+// An eventType is a type of event. More may come.
 type eventType string // each noun declares its own in an eventTable
 
 // An eventTable lists the event types of one noun.

@@ -61,7 +61,7 @@ func (a *eventAPI) readEventQuery(in *input) (q eventQuery) {
 	return q
 }
 
-// A page of events.
+// An eventPage is a page of events.
 type eventPage struct {
 	*list[event]
 

@@ -24,7 +24,7 @@ type endpoint struct {
 	doc             uintptr         // the answering function, whose comment describes the route
 }
 
-// noMembers is the request of an endpoint that reads none, and the answer of one that is named with noContent.
+// A noMembers is the request of an endpoint that reads none, and the answer of one that answers with none.
 type noMembers struct{}
 
 func readNoMembers(*input) noMembers { return noMembers{} }

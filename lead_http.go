@@ -60,7 +60,7 @@ func readLead(in *input) (r leadRequest) {
 	return r
 }
 
-// A leadReceipt says that the lead is on disk.
+// A leadReceipt is the answer once a lead is on disk.
 type leadReceipt struct {
 	OK bool `json:"ok" is:"=true"` // Always `true`.
 
@@ -152,7 +152,7 @@ func (s *server) listLeads(ctx context.Context, _ *call, of owner, q leadQuery) 
 	return showRows(s.store.within(ctx).leads(q.leadFilter, q.before, q.limit))
 }
 
-// An eraseRequest says whose leads to remove. Members that are not listed here are ignored.
+// An eraseRequest is whose leads to remove. Members that are not listed here are ignored.
 type eraseRequest struct{ email string }
 
 func readEraseRequest(in *input) eraseRequest {
@@ -161,7 +161,7 @@ func readEraseRequest(in *input) eraseRequest {
 	return eraseRequest{in.text("email", required, 254, checkEmail)}
 }
 
-// What was removed.
+// The erasedLeads are what was removed.
 type erasedLeads struct {
 	Erased int64 `json:"erased"` // How many leads were removed.
 }

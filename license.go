@@ -48,7 +48,7 @@ type license struct {
 	Customer *string `json:"customer"`
 
 	State            licenseState    `json:"state"`              // What was decided; see `status`.
-	Reason           *string         `json:"reason"`             // Why that was changed last, or null: nobody said.
+	Reason           *string         `json:"reason"`             // Why the state is what it is, or null: nobody said.
 	StartsAt         stamp           `json:"starts_at"`          // The start, or null: at once.
 	ExpiresAt        stamp           `json:"expires_at"`         // The end, or null: none.
 	Metadata         json.RawMessage `json:"metadata"`           // Data of your own, at most 16 KiB.
@@ -69,7 +69,7 @@ type license struct {
 	TokensEndAt          stamp `json:"-"` // device tokens issued up to and in this second have ended
 }
 
-// A licenseKind says how long a seat of a licence is a device's: `node_locked`, until that gives it up; `floating`,
+// A licenseKind is how long a seat of a licence is a device's: `node_locked`, until that gives it up; `floating`,
 // until its lease lapses.
 type licenseKind string
 
@@ -78,7 +78,7 @@ const (
 	kindFloating   = "floating"
 )
 
-// A licenseBasis says from when `duration_days` counts.
+// A licenseBasis is from when `duration_days` counts.
 type licenseBasis string
 
 const (
@@ -122,7 +122,7 @@ var (
 		"The account may not issue or change licences itself. The operator of the service can allow it.",
 		"Ask the operator, who allows it with `widgetd account set ACCOUNT -issuer yes`.")
 	codeLicenseNotFound = licenseProblems.add(404, "license_not_found", "Licence not found",
-		verdictDetails["not_found"],
+		"There is no licence with this key or id.",
 		"Correct the key or the id. What belongs to another account is not found either.")
 	codeIllegalTransition = licenseProblems.add(409, "illegal_transition", "Illegal transition",
 		"This action does not apply to the licence in its present state.",
@@ -132,7 +132,7 @@ var (
 			"Please compare it with the key you were given.",
 		"Have the key typed again: its check symbol does not fit, and no imported key reads so.")
 
-	errLicenseNotFound = &refusal{code: codeLicenseNotFound} // with this key
+	errLicenseNotFound = &refusal{code: codeLicenseNotFound, detail: verdictDetails["not_found"]} // with this key
 	errLicense         = &refusal{code: codeLicenseNotFound, detail: "There is no licence with this id."}
 )
 
@@ -157,12 +157,12 @@ var (
 	eventLicenseTransfersReset       = licenseEvents.add("license.transfers_reset")
 )
 
-// What was decided about a licence.
+// A licenseState is what was decided about a licence.
 type licenseState string
 
 var licenseStates = declareWords[licenseState](statusActive, statusSuspended, statusRevoked)
 
-// What follows from the state of a licence and the time.
+// A licenseStatus is what follows from the state of a licence and the time.
 type licenseStatus string
 
 const (
@@ -268,7 +268,7 @@ func licenseVerdict(r *deviceRequest, f *finding, now time.Time) (code string, v
 	return "valid", true
 }
 
-// Why a licence may be used or not: the first that holds, in this order.
+// A verificationCode is why a licence may be used or not: the first that holds, in this order.
 type verificationCode string
 
 var _ = declareWords[verificationCode]("key_malformed", "not_found", "key_retired", "revoked", "suspended",
@@ -341,6 +341,9 @@ func checkActivation(r *deviceRequest, f *finding, now time.Time) error {
 	default:
 		return nil
 	}
+	if refused == codeLicenseNotFound {
+		return errLicenseNotFound
+	}
 	return &refusal{code: refused}
 }
 
@@ -373,7 +376,7 @@ func errTransition(l *license, action string) error {
 		detail: "The licence is " + state + "; " + action + " does not apply to it."}
 }
 
-// How many fingerprints count beside those for which there are seats, and how many may.
+// The transfers are how many fingerprints count beside those for which there are seats, and how many may.
 type transfers struct {
 	Used int `json:"used"` // How many count.
 	Max  int `json:"max"`  // How many may.
@@ -387,7 +390,7 @@ func transfersOf(l *license) *transfers {
 	return &transfers{Used: max(0, l.Counting-*l.MaxDevices), Max: *l.MaxTransfers}
 }
 
-// How many devices hold a seat, and how many may.
+// The seats are how many devices hold a seat, and how many may.
 type seats struct {
 	Used int  `json:"used"`          // Devices that hold a seat.
 	Max  *int `json:"max" least:"1"` // How many may, or null: no limit.
@@ -402,7 +405,7 @@ func seatsOf(l *license) seats {
 	return s
 }
 
-// A licence as a device sees it, which has its key or its token.
+// A licenseSummary is a licence as a device sees it, which has its key or its token.
 type licenseSummary struct {
 	ID           string        `json:"id" is:"lic"`  // The id of the licence.
 	Product      string        `json:"product"`      // The product that it is for.
@@ -445,7 +448,7 @@ func newLicenseSummary(l *license, now time.Time) licenseSummary {
 		Seats: seatsOf(l)}
 }
 
-// A licence as the account that owns it sees it.
+// A licenseDetail is a licence as the account that owns it sees it.
 type licenseDetail struct {
 	*license
 	Status     licenseStatus `json:"status"`      // What follows from the state and the time.
@@ -460,7 +463,7 @@ func newLicenseDetail(l *license, now time.Time) licenseDetail {
 	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l), transfersOf(l)}
 }
 
-// A licence with its new key.
+// A licenseWithKey is a licence with its new key.
 type licenseWithKey struct {
 	licenseDetail
 	Key string `json:"key"` // The key, in this answer and in no other.

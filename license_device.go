@@ -27,8 +27,8 @@ func deviceNoun() noun {
 	}
 }
 
-// Whether a device holds a seat. `active`: it does. `released`: it does not. `blocked`: it may not come back until the
-// operator releases it.
+// A deviceState is whether a device holds a seat. `active`: it does. `released`: it does not. `blocked`: it may
+// not come back until the operator releases it.
 type deviceState string
 
 const (
@@ -560,7 +560,7 @@ func recordSeen(t *tx, keys *keyring, r *deviceRequest) (f finding, err error) {
 	return f, nil
 }
 
-// A device as it sees itself.
+// A deviceSummary is a device as it sees itself.
 type deviceSummary struct {
 	ID    string      `json:"id" is:"dev"` // The id of the device.
 	Name  *string     `json:"name"`        // Its name, or null: none was given.

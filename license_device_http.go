@@ -242,12 +242,12 @@ func readSeatRequest(in *input, offline bool) *deviceRequest {
 	return r
 }
 
-// What an activation did; `already_active`: the device held its seat already.
+// An activationCode is what an activation did; `already_active`: the device held its seat already.
 type activationCode string
 
 var _ = declareWords[activationCode]("activated", "already_active", "reactivated")
 
-// The device holds a seat.
+// An activation is the answer to a device that holds a seat.
 type activation struct {
 	OK      bool           `json:"ok" is:"=true"` // Always `true`.
 	Code    activationCode `json:"code"`          // What was done.
@@ -345,8 +345,8 @@ func (r *deviceRequest) idempotencyScope() (scope string) {
 	return scope + " fingerprint " + hex.EncodeToString(r.fingerprint)
 }
 
-// What the service knows about the licence. Every answer with `valid` is conclusive; every other answer means: keep the
-// lease and try later.
+// A verification is what the service knows about the licence. Every answer with `valid` is conclusive; every
+// other answer means: keep the lease and try later.
 type verification struct {
 	Valid     bool             `json:"valid"`           // Whether the licence may be used.
 	Code      verificationCode `json:"code"`            // Why.
@@ -494,7 +494,7 @@ func (a *deviceAPI) touchDevice(ctx context.Context, r *deviceRequest, f *findin
 	return err
 }
 
-// The device holds no seat, or keeps it until its offline lease ends.
+// A deactivation is the answer to a device that holds no seat, or keeps it until its offline lease ends.
 type deactivation struct {
 	OK bool `json:"ok" is:"=true"` // Always `true`.
 

@@ -138,7 +138,7 @@ func (s *server) getLicense(_ context.Context, c *call, of owner, _ noMembers) (
 	return new(newLicenseDetail(l, s.now())), nil
 }
 
-// The terms of a new licence.
+// A newLicense is the terms of a new licence.
 type newLicense struct {
 	account string // that owns it; "": the caller's own
 	set     change
@@ -212,7 +212,7 @@ func (s *server) updateLicense(ctx context.Context, c *call, of owner, set chang
 	})
 }
 
-// By how much to renew.
+// A renewal is by how much to renew a licence.
 type renewal struct{ days *int }
 
 func readRenewal(in *input) renewal {
@@ -228,7 +228,7 @@ func (s *server) renewLicense(ctx context.Context, c *call, of owner, r renewal)
 	})
 }
 
-// Why the state of a licence is changed.
+// A stateChange is why the state of a licence is changed.
 type stateChange struct{ reason string }
 
 func readStateChange(in *input) stateChange {
@@ -265,7 +265,7 @@ func (s *server) changeState(
 	})
 }
 
-// How the old key ends.
+// A keyRotation is how the old key of a licence ends.
 type keyRotation struct {
 	oldUntil  stamp
 	endTokens bool

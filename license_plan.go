@@ -160,7 +160,7 @@ type planApplied struct {
 	Next       *string  `json:"next" is:"lic"` // For the next call, or null: this was the last.
 }
 
-// A refusedLicense has more devices than its plan allows.
+// A refusedLicense is a licence with more devices than its plan allows.
 type refusedLicense struct {
 	LicenseID string `json:"license_id" is:"lic"`  // The id of the licence.
 	SeatsUsed int    `json:"seats_used" least:"1"` // How many devices hold a seat.

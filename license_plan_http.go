@@ -21,12 +21,14 @@ func planWing(s *server) wing {
 
 // List plans.
 //
-// They come newest first, retired ones included. It has two seconds, waiting included.
+// They come newest first, retired ones included. A request has two seconds, waiting included.
 func (s *server) listPlans(ctx context.Context, _ *call, of owner, page pageQuery) (*list[*plan], error) {
 	return showRows(s.store.within(ctx).plans(of, page.before, page.limit))
 }
 
 // Show a plan.
+//
+// Another account's is not found.
 func (s *server) getPlan(_ context.Context, c *call, of owner, _ noMembers) (*plan, error) {
 	return s.store.plan(of, c.id())
 }
@@ -76,7 +78,7 @@ func (s *server) retirePlan(ctx context.Context, c *call, of owner, _ noMembers)
 	})
 }
 
-// A planApplication says what of a plan to apply, and to which of its licences.
+// A planApplication is what to apply of a plan, and to which of its licences.
 type planApplication struct {
 	asked planApplied
 	next  string // the id of the licence before; "": from the first on
@@ -84,7 +86,8 @@ type planApplication struct {
 
 func readPlanApplication(in *input) (r planApplication) {
 	r.asked.DryRun, _ = in.boolTerm("dry_run") // Only say what would be changed.
-	// The `revision` of the plan that is meant; required unless it is a dry run, which answers with it.
+	// The `revision` of the plan that is meant; required unless it is a dry run, which answers with it. If the plan has
+	// another one by now, nothing more is changed.
 	if n := in.number("revision", 1, maxCount); n != nil {
 		r.asked.Revision = *n
 	} else if !r.asked.DryRun && !in.has("revision") {

@@ -23,7 +23,7 @@ const (
 
 // terms are what a licence and a plan have alike.
 type terms struct {
-	Product string      `json:"product"` // What it is for, as "kitchen-display".
+	Product string      `json:"product"` // The product that it is for, as `kitchen-display`.
 	Kind    licenseKind `json:"kind"`    // `node_locked` if it is left out.
 	Trial   bool        `json:"trial"`   // Whether it is a trial.
 
@@ -32,7 +32,7 @@ type terms struct {
 	// How many fingerprints may count beside the seats, or null: no limit. By default as many as seats, at least 2.
 	MaxTransfers *int `json:"max_transfers"`
 
-	GraceDays    int          `json:"grace_days"`              // Days after the end in which devices go on.
+	GraceDays    int          `json:"grace_days"`              // Days after the end in which known devices go on.
 	DurationDays *int         `json:"duration_days" least:"1"` // Days that it runs and a renewal adds, or null: none.
 	ExpiryBasis  licenseBasis `json:"expiry_basis"`            // From when `duration_days` counts.
 

@@ -21,9 +21,9 @@ var (
 	registeredKinds = appKinds[:3]
 )
 
-// An appKind says how an application can prove itself. `web`: it runs on a server and has a secret. `browser` and
-// `installed`: they can keep none, so PKCE is all. `document`: nobody has registered it, and its Client ID Metadata
-// Document says what it is; it can be removed, not changed.
+// An appKind is how an application can prove itself. `web`: it runs on a server and has a secret. `browser` and
+// `installed`: they can keep none, so PKCE is all. `document`: nobody has registered it, and its Client ID
+// Metadata Document says what it is; it can be removed, not changed.
 type appKind string
 
 // An app is an application of somebody else that acts for accounts whose owners agree to it.

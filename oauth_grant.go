@@ -55,7 +55,7 @@ type grantedApp struct {
 	Host *string `json:"-"` // of a document; nil: it is registered
 }
 
-// A grantEnd says why a grant has ended.
+// A grantEnd is why a grant has ended.
 type grantEnd string
 
 const (

@@ -365,7 +365,7 @@ func (a *oauthAPI) revokeToken(ctx context.Context, c *call, f oauthForm) (*repl
 // serverMetadataPath stands before the path of the base address, which is the issuer (RFC 8414, section 3.1).
 const serverMetadataPath = "/.well-known/oauth-authorization-server"
 
-// The serverMetadata say where applications get tokens, and how (RFC 8414, section 2, and RFC 9207, section 3).
+// The serverMetadata are where applications get tokens, and how (RFC 8414, section 2, and RFC 9207, section 3).
 type serverMetadata struct {
 	Issuer        string   `json:"issuer" is:"uri"`                 // The base address, which is `iss` of tokens.
 	Authorization string   `json:"authorization_endpoint" is:"uri"` // Where browsers are sent.
@@ -427,7 +427,7 @@ func (s *server) getServerMetadata(w *response, _ *http.Request) {
 	})
 }
 
-// The resourceMetadata say what the tokens are for (RFC 9728, section 2). Answers are not signed: there is no
+// The resourceMetadata are what the tokens are for (RFC 9728, section 2). Answers are not signed: there is no
 // `jwks_uri`.
 type resourceMetadata struct {
 	Resource string   `json:"resource" is:"uri"`     // The base address: `aud` of the tokens.
@@ -543,7 +543,7 @@ func (s *server) updateApp(ctx context.Context, c *call, of owner, set change) (
 	})
 }
 
-// A secretRotation says how a client secret is replaced.
+// A secretRotation is how a client secret is replaced.
 type secretRotation struct{ atOnce bool }
 
 func readSecretRotation(in *input) (r secretRotation) {

@@ -99,13 +99,13 @@ const (
 	payLater  = "later" // at the restaurant or at the door, once it was accepted
 )
 
-// `online`, which it is if it is not given: the guest pays before it is accepted. `later`: at the restaurant or at the
-// door, once it was accepted; the order takes no `expires_in`.
+// An orderPay is when an order is paid. `online`, which it is if it is not given: the guest pays before it is
+// accepted. `later`: at the restaurant or at the door, once it was accepted; the order takes no `expires_in`.
 type orderPay string
 
 var checkPay = oneOf(declareWords[orderPay](payOnline, payLater)...)
 
-// How the order is paid; `null`: that is not known yet. `none`: its total is 0.
+// An orderMethod is how the order is paid; `null`: that is not known yet. `none`: its total is 0.
 type orderMethod string
 
 // orderMethods are all of them.
@@ -138,7 +138,7 @@ type orderLine struct {
 	Refunded   int64  `json:"refunded"`        // units that refunds by line have given back
 }
 
-// A VAT sum is the part of an amount that has one rate of VAT.
+// A vatSum is the part of an amount that has one rate of VAT.
 type vatSum struct {
 	Rate  int64 `json:"rate"`  // In hundredths of a percent.
 	Gross int64 `json:"gross"` // The part, VAT included.
@@ -185,8 +185,8 @@ type order struct {
 
 	// Who orders, or null: that was not given, or is erased, or the token has no `orders:read`.
 	Customer   *guest          `json:"customer"`
-	Fulfilment *fulfilmentView `json:"fulfilment"` // How the guest gets it, or null: as `customer` is.
-	Language   *string         `json:"language"`   // The language of the guest, as `de-CH`, or null: as `customer` is.
+	Fulfilment *fulfilmentView `json:"fulfilment"` // How the guest gets it, or null: as with `customer`.
+	Language   *string         `json:"language"`   // The language of the guest: `de-CH`, or null: none, or erased.
 
 	// The last attempt to pay it, or null: there was none, or the token has no `orders:read`.
 	Payment   *payment `json:"payment"`
@@ -219,7 +219,7 @@ type order struct {
 	Pay          orderPay           `json:"pay"`           // When the guest pays.
 	WantedAt     stamp              `json:"-"`             // when the guest wants it; zero: at once; see wantedErased
 	RejectReason *orderRejectReason `json:"reject_reason"` // Why it was refused, or null: no reason was given.
-	RejectText   *string            `json:"reject_text"`   // What was added for the guest, or null: as `customer` is.
+	RejectText   *string            `json:"reject_text"`   // What was added for the guest, or null: nothing, or erased.
 	PaidFrom     *orderState        `json:"-"`             // its state before it was marked as paid outside
 	Seller       *seller            `json:"-"`             // whose receipt it is; nil: not paid, or before version 9
 }
@@ -232,7 +232,7 @@ type seller struct {
 	Zone      string  `json:"zone"`
 }
 
-// A line is an item of an order.
+// A lineView is an item of an order.
 type lineView struct {
 	Name       string  `json:"name"`               // What it is.
 	Quantity   int64   `json:"quantity" least:"1"` // How many units were ordered.
@@ -244,7 +244,7 @@ type lineView struct {
 	Refunded   int64   `json:"refunded"`           // How many units' money was given back by lines.
 }
 
-// A delivery is what bringing an order costs; `null`: nothing.
+// A deliveryView is what bringing an order costs; `null`: nothing.
 type deliveryView struct {
 	Amount  int64 `json:"amount"`   // Before the discount.
 	VATRate int64 `json:"vat_rate"` // In hundredths of a percent.
@@ -285,7 +285,7 @@ const (
 	refundFailed    = "failed"
 )
 
-// What came of it. One that succeeded may fail later.
+// A refundState is what came of a refund. One that succeeded may fail later.
 type refundState string
 
 var refundStates = declareWords[refundState](refundPending, refundSucceeded, refundFailed)
@@ -296,7 +296,7 @@ const (
 	sourceProvider = "provider" // somebody, on the provider's own pages
 )
 
-// `provider`: somebody made it on the provider's own pages.
+// A refundSource is where a refund comes from. `provider`: somebody made it on the provider's own pages.
 type refundSource string
 
 var _ = declareWords[refundSource](sourceOurs, sourceProvider)
@@ -457,7 +457,7 @@ func mayOpen(t *tx, o *order) error {
 	return err
 }
 
-// A part of a line is units of it or, in a refund, an amount.
+// A linePart is so many units of a line or, in a refund, an amount of it.
 type linePart struct {
 	Line     int   `json:"line"`     // The index of the line, from 0.
 	Quantity int64 `json:"quantity"` // How many units; 0: by amount.

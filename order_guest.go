@@ -15,7 +15,8 @@ const (
 	fulfilTable    = "table"
 )
 
-// `delivery` has an `address`, `table` has a `table`; no other type has them.
+// A fulfilmentType is how a guest gets an order: `delivery` has an `address`, `table` has a `table`; no other
+// type has them.
 type fulfilmentType string
 
 var checkFulfilment = oneOf(declareWords[fulfilmentType](fulfilDelivery, fulfilPickup, fulfilTable)...)
@@ -28,7 +29,7 @@ const (
 	maxAhead      = 60 * 24 * time.Hour // that an order may be wanted after it is made
 )
 
-// A customer is who orders; `null`: that was not given, or is erased, or the token has no `orders:read`.
+// A guest is who orders; `null`: that was not given, or is erased, or the token has no `orders:read`.
 type guest struct {
 	Name  *string `json:"name"`  // The name, or null: it was not given.
 	Phone *string `json:"phone"` // The telephone number, or null: it was not given.
@@ -45,7 +46,7 @@ type fulfilment struct {
 	Table   *string        `json:"table"`   // The name of the table that it is brought to, or null: to none.
 }
 
-// An address is where an order is brought; `null`: it is no delivery.
+// A guestAddress is where an order is brought; `null`: it is no delivery.
 type guestAddress struct {
 	Line1      string  `json:"line1"`       // Street and number.
 	Line2      *string `json:"line2"`       // What else it takes to find the door, or null: nothing.
@@ -54,7 +55,7 @@ type guestAddress struct {
 	Country    string  `json:"country"`     // ISO 3166-1: `CH`.
 }
 
-// A fulfilment is how and when a guest gets an order; `null`: as with `customer`.
+// A fulfilmentView is how and when a guest gets an order; `null`: for the reasons that `customer` is.
 type fulfilmentView struct {
 	fulfilment
 	WantedAt stamp `json:"wanted_at"` // When the guest wants it, or null: as soon as possible.

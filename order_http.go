@@ -112,7 +112,7 @@ func (o *order) setViews() {
 	}
 }
 
-// An order with all that was done to pay it and to give its money back, the oldest first.
+// An orderHistory is an order with all that was done to pay it and to give its money back, the oldest first.
 type orderHistory struct {
 	order
 	Refunds  []refund  `json:"refunds"`  // Its refunds.
@@ -142,7 +142,7 @@ func historyOf(q *queries, o *order) (*orderHistory, error) {
 	return h, err
 }
 
-// A new order is what a guest orders. The prices are the caller's.
+// A newOrder is what a guest orders. The prices are the caller's.
 type newOrder struct {
 	order order
 	guest guest
@@ -265,7 +265,7 @@ var checkReturnURL = textCheck{format: "uri", of: func(s string) (code, detail s
 	return "", ""
 }}
 
-// An order, with the address where it is paid.
+// A createdOrder is an order, with the address where it is paid.
 type createdOrder struct {
 	order
 
@@ -431,7 +431,7 @@ func readOrderQuery(in *input) orderQuery {
 
 // List orders.
 //
-// They come newest first. Business days are those of revenue; without `account_id`, an operator’s token names days of
+// They come newest first. Business days are those of revenue; without `account_id`, an operator's token names days of
 // its own account. A request has two seconds, waiting included, and a page reads at most 10,000 rows.
 func (s *server) listOrders(ctx context.Context, c *call, of owner, r orderQuery) (_ *list[*order], err error) {
 	filter, from := r.filter, s.store.within(ctx)
@@ -647,7 +647,7 @@ func (s *server) refundOrder(ctx context.Context, c *call, of owner, r newRefund
 	})
 }
 
-// How an order was paid without a provider.
+// An outsidePayment is how an order was paid without a provider.
 type outsidePayment struct {
 	method orderMethod
 	at     stamp

@@ -25,13 +25,15 @@ const (
 	refundFound       = "found"        // made on the provider's own pages
 )
 
-// What it is, for good. `asked`: by the restaurant. `not_accepted`: made by accepting less, refusing, cancelling or
-// not answering an order whose money was captured by being paid. `found`: made on the provider's own pages.
+// A refundKind is why a refund was made. `asked`: by the restaurant. `not_accepted`: made by accepting less,
+// refusing, cancelling or not answering an order whose money was captured by being paid. `found`: made on the
+// provider's own pages.
 type refundKind string
 
 var _ = declareWords[refundKind](refundAsked, refundNotAccepted, refundFound)
 
-// What is given back: parts (`lines`, `delivery`, `tip`), an `amount`, or with neither all that is left.
+// A newRefund is what is given back: parts (`lines`, `delivery`, `tip`), an `amount`, or with neither all that is
+// left.
 type newRefund struct {
 	lines     []linePart
 	delivery  int64

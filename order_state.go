@@ -18,9 +18,9 @@ const (
 	orderExpired      = "expired" // not paid, not accepted or not captured in time
 )
 
-// `open`: it can be paid. `authorized`: its money is reserved, and it is to be accepted. `accepted`: its money is not
-// captured yet. `paid`, `part_refunded`, `refunded`. `cancelled`. `expired`: it was not paid, accepted or captured in
-// time.
+// An orderState is how far an order is. `open`: it can be paid. `authorized`: its money is reserved, and it is to
+// be accepted. `accepted`: its money is not captured yet. `paid`, `part_refunded`, `refunded`. `cancelled`.
+// `expired`: it was not paid, accepted or captured in time.
 type orderState string
 
 // orderStates are the states of an order, in the order in which it may pass them.
@@ -34,8 +34,8 @@ const (
 	closingMethod  = "method"  // to be paid by another method
 )
 
-// What waits until the provider has closed the attempt to pay it: that it expires, is marked as paid outside, or is
-// paid by another method; `null`: nothing does.
+// An orderClosing is what waits until the provider has closed the attempt to pay an order: that it expires, is
+// marked as paid outside, or is paid by another method; `null`: nothing does.
 type orderClosing string
 
 var _ = declareWords[orderClosing](closingExpired, closingPaid, closingMethod)
@@ -279,13 +279,13 @@ func endOrder(t *tx, o *order, state orderState, reason, actor string, more ...s
 	return giveBackRest(t, o, nil, actor)
 }
 
-// Why it was refused; `null`: it was not, or no reason was given.
+// An orderRejectReason is why an order was refused; `null`: it was not, or no reason was given.
 type orderRejectReason string
 
 // rejectReasons are why a restaurant may refuse an order.
 var rejectReasons = declareWords[orderRejectReason]("sold_out", "closed", "too_busy", "too_far", "address", "other")
 
-// A rejection is why an order is refused.
+// An orderRejection is why an order is refused.
 type orderRejection struct {
 	reason *orderRejectReason // nil: none is given
 	text   *string            // for the guest; nil: none

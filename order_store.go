@@ -157,7 +157,7 @@ func (q *queries) orders(f orderFilter, before string, limit int) (listPage[*ord
 	return orderTable.page(q, list, f.ids.below(before), limit)
 }
 
-// A refund, with what tells which order it is of.
+// A listedRefund is a refund, with what tells which order it is of.
 type listedRefund struct {
 	refund
 	AccountID string       `json:"account_id" is:"acct"` // The account that owns it.

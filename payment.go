@@ -70,19 +70,20 @@ const (
 	paymentReview       = "review" // somebody has to look at it
 )
 
-// How far it is. `review`: somebody has to look at it, and accept or refund the order.
+// A paymentState is how far an attempt to pay is. `review`: somebody has to look at it, and accept or refund the
+// order.
 type paymentState string
 
 // paymentStates are all of them, in the order in which an attempt may pass them.
 var paymentStates = declareWords[paymentState](paymentCreated, paymentPending, paymentAuthorized, paymentCaptured,
 	paymentPartRefunded, paymentRefunded, paymentFailed, paymentCancelled, paymentExpired, paymentReview)
 
-// How it is paid at a provider.
+// A paymentMethod is how an order is paid at a provider.
 type paymentMethod string
 
 var paymentMethods = declareWords[paymentMethod](methodCard, methodMobile, methodTwint)
 
-// Who takes the money, and pays it out.
+// A providerName is who takes the money, and pays it out.
 type providerName string
 
 var _ = declareWords[providerName](providerStripe, providerVipps)
@@ -352,10 +353,11 @@ const (
 	disputeLost    = "lost"
 )
 
-// `inquiry`: the bank only asks; with `closed_at` that came to nothing. `won`: the money stays.
+// A disputeState is how far a dispute is. `inquiry`: the bank only asks; with `closed_at` that came to nothing.
+// `won`: the money stays.
 type disputeState string
 
-// How a dispute of its payment stands; `null`: there is none.
+// An orderDispute is how a dispute of an order's payment stands; `null`: there is none.
 type orderDispute string
 
 var (

@@ -36,13 +36,14 @@ const (
 	rowUnknown    = "unknown"    // of a kind that we do not know
 )
 
-// `payment`: captured, or taken back of that. `refund`: given back, or put back since that has failed. `dispute`:
-// taken for a dispute, or put back. `fee`: kept by the provider beside what it keeps of other rows. `reserve`:
-// withheld, or returned of that. `returned`: an earlier payout that did not arrive. `correction`: by the provider or
-// the account there. `unknown`: of a kind that this service does not know.
+// A payoutCategory is what a row of a payout is. `payment`: captured, or taken back of that. `refund`: given
+// back, or put back since that has failed. `dispute`: taken for a dispute, or put back. `fee`: kept by the
+// provider beside what it keeps of other rows. `reserve`: withheld, or returned of that. `returned`: an earlier
+// payout that did not arrive. `correction`: by the provider or the account there. `unknown`: of a kind that this
+// service does not know.
 type payoutCategory string
 
-// How it was paid; `null`: it is of no payment of the account's.
+// A payoutMethod is how what is in a payout was paid; `null`: it is of no payment of the account's.
 type payoutMethod string
 
 var (

@@ -437,7 +437,7 @@ func (q *queries) unaccountedPayments(now time.Time, limit int) (all []unaccount
 	return all, err
 }
 
-// An attempt to pay an order of an account, for reconciling what a provider pays out.
+// A listedPayment is an attempt to pay an order of an account, for reconciling what a provider pays out.
 type listedPayment struct {
 	ID           string        `json:"id" is:"pay"`            // The id of the attempt.
 	OrderID      string        `json:"order_id" is:"ord"`      // The order.

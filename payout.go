@@ -28,12 +28,13 @@ var (
 		"There is no payout with this id.",
 		"List the payouts of the account.")
 	codePayoutState = payoutProblems.add(409, "payout_state", "Not in this state",
-		"Only a payout that was read can be compared with the bank.",
+		"The state of the payout does not allow this.",
 		"Read the payout: what is in it has to be read first, and only one that is right can be confirmed.")
 
 	errPayout      = &refusal{code: codePayoutNotFound}
-	errPayoutState = &refusal{code: codePayoutState}
-	errUnread      = &refusal{code: codePayoutState, detail: "What is in the payout was not read yet."}
+	errPayoutState = &refusal{code: codePayoutState,
+		detail: "Only a payout that was read can be compared with the bank."}
+	errUnread = &refusal{code: codePayoutState, detail: "What is in the payout was not read yet."}
 
 	payoutEvents = eventTable{scope: scopeRevenue}
 
@@ -50,9 +51,10 @@ const (
 	payoutOpaque   = "opaque"   // the provider does not tell what is in it
 )
 
-// `expected`: what is in it is not complete yet. `reading`: that is being read. `ready`: it was read, and at Vipps
-// that is all that is ever known. `paid`, `failed`, `canceled`: as the provider says; a payout that was `paid` can
-// be `failed` days later. `opaque`: the provider does not tell what is in it.
+// A payoutState is how far a payout is. `expected`: what is in it is not complete yet. `reading`: that is being
+// read. `ready`: it was read, and at Vipps that is all that is ever known. `paid`, `failed`, `canceled`: as the
+// provider says; a payout that was `paid` can be `failed` days later. `opaque`: the provider does not tell what
+// is in it.
 type payoutState string
 
 var _ = declareWords[payoutState](payoutExpected, payoutReading, payoutReady, payoutPaid, payoutFailed, payoutCanceled,
@@ -70,13 +72,13 @@ const (
 	heldUnconfirmed = "unconfirmed"    // nobody has compared a payout of its connection with the bank
 )
 
-// Why it is not booked; `null`: it can be. `opaque`: somebody has asked for this payout, so the provider does not tell
-// what is in it: nothing is booked. `does_not_add_up`: what the provider lists in it is not its amount.
-// `unknown_category`: it has a row of a kind that this service does not know. `correction`: it has a correction or a
-// top-up, which belongs to no payment. `foreign_items`: it has money of payments that are not the account's here.
-// `shared_account`: all of these are of other accounts of this service that use the same account at the provider: have
-// one there for each set of books. `currency`: it has payments in another currency, and nothing is converted.
-// `unconfirmed`: no payout of its connection was compared with the bank yet.
+// A payoutReason is why a payout is not booked; `null`: it can be. `opaque`: somebody has asked for this payout,
+// so the provider does not tell what is in it: nothing is booked. `does_not_add_up`: what the provider lists in
+// it is not its amount. `unknown_category`: it has a row of a kind that this service does not know. `correction`:
+// it has a correction or a top-up, which belongs to no payment. `foreign_items`: it has money of payments that
+// are not the account's here. `shared_account`: all of these are of other accounts of this service that use the
+// same account at the provider: have one there for each set of books. `currency`: it has payments in another
+// currency, and nothing is converted. `unconfirmed`: no payout of its connection was compared with the bank yet.
 type payoutReason string
 
 var _ = declareWords[payoutReason](heldOpaque, heldDiffers, heldUnknownRow, heldCorrection, heldForeign, heldShared,
@@ -130,7 +132,7 @@ type payout struct {
 	Live bool `json:"live"` // With live keys; else no money moves.
 }
 
-// A payout sum is what is in a payout of one category and way of paying.
+// A payoutSum is what is in a payout of one category and way of paying.
 type payoutSum struct {
 	Category payoutCategory `json:"category"`         // What the rows are.
 	Method   *payoutMethod  `json:"method"`           // How it was paid, or null: it is of no payment.

@@ -70,7 +70,7 @@ func pageOfRows[T any](rows []T, limit int, cursor func(T) string) (p listPage[T
 	return p
 }
 
-// A payout with the sums of what is in it.
+// A payoutDetail is a payout with the sums of what is in it.
 type payoutDetail struct {
 	payout
 

@@ -56,7 +56,7 @@ func (t *tx) savePayout(p *payout) {
 		t.now, p.ID)
 }
 
-// An item is a row of a provider's ledger that is in a payout.
+// A payoutItem is a row of a provider's ledger that is in a payout.
 type payoutItem struct {
 	payoutID string
 

@@ -64,7 +64,7 @@ var (
 		"Sending it again does not help. Tell the operator of the service, who finds the row with `widgetd "+
 			"check`.")
 	codeBusy = coreProblems.add(503, "busy", "Busy",
-		"Another program has locked the database; nothing was written. Try again shortly.",
+		"The service can't do this at the moment, or not in the time that it has; nothing was written.",
 		"Wait `Retry-After` seconds and send it again. A write may wait 15 seconds before this answer, so give a "+
 			"call 20; a list or statistics gives up after two.")
 	codeStorageFull = coreProblems.add(503, "storage_full", "Storage full",
@@ -99,7 +99,7 @@ type extraMember struct {
 	value any
 }
 
-// A fieldError says what is wrong with one member of the body, or one parameter of the query.
+// A fieldError is what is wrong with one member of the body, or one parameter of the query.
 type fieldError struct {
 	// The member, as a JSON pointer in a URI fragment (RFC 6901, section 6): `#/email`.
 	Pointer   string `json:"pointer,omitempty"`

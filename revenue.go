@@ -97,7 +97,8 @@ type revenueSum struct {
 	figure
 }
 
-// What a day has brought in all. An amount is negative where more was taken back than there was.
+// A revenueTotals is what a day has brought in all. An amount is negative where more was taken back than there
+// was.
 type revenueTotals struct {
 	Sales    int64 `json:"sales" least:"-"`    // Sold, VAT included, less discounts.
 	Delivery int64 `json:"delivery" least:"-"` // For bringing it, VAT included, less discounts.

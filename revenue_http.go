@@ -66,16 +66,17 @@ const (
 	lateDispute = "dispute"
 )
 
-// `open` until `final_at`; `frozen` once it is in the account's books, so that nothing is added any more.
+// A revenueDayState is whether a business day can still change: `open` until `final_at`; `frozen` once it is in
+// the account's books, so that nothing is added any more.
 type revenueDayState string
 
-// What it was paid for.
+// A refundedPart is what the money that was given back was paid for.
 type refundedPart string
 
-// How it was paid.
+// A revenueMethodName is how it was paid.
 type revenueMethodName string
 
-// What it is.
+// A lateKind is what counts later than it happened: a sale, a refund, or a dispute.
 type lateKind string
 
 var (
@@ -86,7 +87,7 @@ var (
 	_ = declareWords[lateKind](lateSale, lateRefund, lateDispute)
 )
 
-// A revenue day is a business day of an account in one currency.
+// A revenueDay is a business day of an account in one currency.
 type revenueDay struct {
 	AccountID string          `json:"account_id" is:"acct"` // The account.
 	Date      businessDate    `json:"date" is:"date"`       // The business day.
@@ -99,7 +100,7 @@ type revenueDay struct {
 	Totals    revenueTotals   `json:"totals"`               // What it has brought in all.
 }
 
-// A line is what has one rate of VAT and one group.
+// A revenueLine is what has one rate of VAT and one group.
 type revenueLine struct {
 	VATRate int64 `json:"vat_rate"` // In hundredths of a percent.
 
@@ -110,13 +111,13 @@ type revenueLine struct {
 	VAT   int64   `json:"vat" least:"-"`   // The VAT in it.
 }
 
-// A refunded line is what was given back of one rate of VAT and one group.
+// A refundedLine is what was given back of one rate of VAT and one group.
 type refundedLine struct {
 	Of refundedPart `json:"of"` // What it was paid for.
 	revenueLine
 }
 
-// What one way of paying has brought.
+// A revenueMethod is what one way of paying has brought.
 type revenueMethod struct {
 	Method   revenueMethodName `json:"method"`             // How it was paid.
 	Test     bool              `json:"test"`               // Paid with test keys.
@@ -126,7 +127,8 @@ type revenueMethod struct {
 	Total    int64             `json:"total" least:"-"`    // `received` less `refunded` and `disputed`.
 }
 
-// What counts on a day and has happened on an earlier one, which was frozen when it became known.
+// A lateRevenue is what counts on a day and has happened on an earlier one, which was frozen when it became
+// known.
 type lateRevenue struct {
 	OrderID string            `json:"order_id" is:"ord"` // The order.
 	Kind    lateKind          `json:"kind"`              // What it is.
@@ -140,7 +142,7 @@ type lateRevenue struct {
 	Amount int64 `json:"amount" least:"-"`
 }
 
-// A business day of an account in one currency, line by line.
+// A revenueReport is a business day of an account in one currency, line by line.
 type revenueReport struct {
 	revenueDay
 	Sales    []revenueLine  `json:"sales"`    // What was sold.
@@ -151,10 +153,10 @@ type revenueReport struct {
 	VAT      []revenueLine   `json:"vat"`
 	Payments []revenueMethod `json:"payments"`        // How it was paid; these add up to the same total.
 	Late     []lateRevenue   `json:"late" most:"100"` // What of all that has happened on earlier days.
-	MoreLate bool            `json:"more_late"`       // There is more of that.
+	MoreLate bool            `json:"more_late"`       // Whether there is more of that.
 }
 
-// All that a business day has brought.
+// A revenueDate is all that a business day has brought.
 type revenueDate struct {
 	Date businessDate    `json:"date" is:"date"` // The business day.
 	Days []revenueReport `json:"days"`           // One for each currency.

@@ -44,7 +44,7 @@ type healthCheck struct {
 	waiting time.Time     // when the first probe began that has waited for the write lock since; zero: none has
 }
 
-// A healthReport says whether the service can do its work (draft-inadarei-api-health-check-06).
+// A healthReport is whether the service can do its work (draft-inadarei-api-health-check-06).
 type healthReport struct {
 	Status    healthStatus `json:"status"`           // The worst of what was found.
 	Version   string       `json:"version"`          // The version in the path.
@@ -58,7 +58,7 @@ type healthReport struct {
 	Checks map[string][]healthProbe `json:"checks"`
 }
 
-// One observation of the health of a part.
+// A healthProbe is one observation of the health of a part.
 type healthProbe struct {
 	ComponentType string       `json:"componentType"`           // Always `datastore`.
 	ObservedValue int64        `json:"observedValue" least:"-"` // The value.
@@ -68,9 +68,9 @@ type healthProbe struct {
 	Output        string       `json:"output,omitempty"`        // Why the status is not `pass`; absent when it is.
 }
 
-// A healthStatus says how well something works. `warn`: it works, with trouble. `fail`: it can't do its work. Damage
-// of the database that a request or a worker has met is `fail` if a write met it, else `warn`, until the operator has
-// checked the file or started the service again.
+// A healthStatus is how well something works. `warn`: it works, with trouble. `fail`: it can't do its work.
+// Damage of the database that a request or a worker has met is `fail` if a write met it, else `warn`, until the
+// operator has checked the file or started the service again.
 type healthStatus string
 
 var _ = declareWords[healthStatus](healthPass, healthWarn, healthFail)

@@ -83,7 +83,7 @@ var (
 	errWebhookDisabled = &refusal{code: codeWebhookNotEnabled}
 )
 
-// A webhookState says whether a webhook gets events. `pending`: it gets them as soon as it has answered a test with
+// A webhookState is whether a webhook gets events. `pending`: it gets them as soon as it has answered a test with
 // 2xx. `enabled`: it gets them. `disabled`: it gets none.
 type webhookState string
 
@@ -96,7 +96,7 @@ const (
 	webhookDisabled = "disabled"
 )
 
-// A webhookReason says why a webhook is disabled.
+// A webhookReason is why a webhook is disabled.
 type webhookReason string
 
 var _ = declareWords[webhookReason](disabledByOwner, disabledGone, disabledFailing)

@@ -375,7 +375,7 @@ func (a *webhookAPI) sendEvent(ctx context.Context, f func(*tx) (string, error))
 	return &sentEvent{id}, err
 }
 
-// A webhookReplay says from when events are sent again. A member that is not listed here is refused.
+// A webhookReplay is from when events are sent again. A member that is not listed here is refused.
 type webhookReplay struct{ since stamp }
 
 func readReplay(in *input) webhookReplay {

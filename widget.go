@@ -134,7 +134,7 @@ func (r statsRange) group(date time.Time) time.Time {
 	return date
 }
 
-// The counts of one widget in the range.
+// A widgetRow is the counts of one widget in the range.
 type widgetRow struct {
 	Widget string `json:"widget" is:"wgt"` // The id of the widget.
 	Name   string `json:"name"`            // Its name.
@@ -237,7 +237,7 @@ type statsSpan struct {
 	Timezone string        `json:"timezone"`       // The time zone of the days.
 }
 
-// Statistics of one widget.
+// A widgetStats is statistics of one widget.
 type widgetStats struct {
 	Widget string `json:"widget" is:"wgt"` // The id of the widget.
 	Name   string `json:"name"`            // Its name.
@@ -252,7 +252,7 @@ type widgetStats struct {
 	TopPages []topPage `json:"top_pages,omitzero" most:"10"`
 }
 
-// Counts of one widget.
+// A widgetCounts is counts of one widget.
 type widgetCounts struct{ shownCounts }
 
 // shownCounts are counts as a caller may see them.
@@ -265,20 +265,20 @@ type shownCounts struct {
 	Orders *int64 `json:"orders,omitempty"`
 }
 
-// Counts of one interval of one widget.
+// A widgetPoint is counts of one interval of one widget.
 type widgetPoint struct {
 	Date string `json:"date" is:"date"` // The day, the Monday of the week or the first of the month.
 	shownCounts
 }
 
-// How often an item was clicked and ordered.
+// A topItem is how often an item was clicked and ordered.
 type topItem struct {
 	Item   string `json:"item"`             // The item, or `other`.
 	Clicks int64  `json:"clicks"`           // Clicks on it.
 	Orders *int64 `json:"orders,omitempty"` // Orders of it; absent where orders are not shown.
 }
 
-// What a widget counted on a page.
+// A topPage is what a widget counted on a page.
 type topPage struct {
 	Page   string `json:"page"`   // The path of the page, or `other`.
 	Views  int64  `json:"views"`  // How often the widget was shown there.
@@ -286,7 +286,7 @@ type topPage struct {
 	Orders int64  `json:"orders"` // Orders placed there.
 }
 
-// Statistics of all widgets of an account.
+// An accountStats is statistics of all widgets of an account.
 type accountStats struct {
 	AccountID string `json:"account_id" is:"acct"` // The account.
 	allStats
@@ -300,13 +300,13 @@ type allStats struct {
 	Widgets []widgetRow    `json:"widgets"` // A row for each widget.
 }
 
-// Counts of all widgets of an account.
+// An accountCounts is counts of all widgets of an account.
 type accountCounts struct {
 	counts
 	Trapped int64 `json:"trapped"` // Leads that the trap for bots has caught, by UTC day; kept for 400 days.
 }
 
-// Counts of one interval of an account.
+// An accountPoint is counts of one interval of an account.
 type accountPoint struct {
 	Date string `json:"date" is:"date"` // The day, the Monday of the week or the first of the month.
 	counts

@@ -228,7 +228,7 @@ func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsQuery, of
 	return report.encode(q.picture), nil
 }
 
-// What a widget counted. Members that are not listed here are ignored.
+// A widgetEventsRequest is what a widget counted. Members that are not listed here are ignored.
 type widgetEventsRequest struct {
 	widget string
 	events int // how many
