@@ -1207,9 +1207,8 @@ func (m *openapiMaker) saysOfAnswer(rt *route) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	_, kind := m.success(rt)
-	switch {
-	case kind == "":
+	switch kind := cmp.Or(rt.answers.media, "application/json"); {
+	case rt.answers.empty != 0:
 		return "Done. The answer has no body."
 	case strings.HasPrefix(kind, "image/"):
 		return "The picture."
