@@ -71,7 +71,8 @@ type accountChange struct {
 	issuer    *bool // nil: it stays
 }
 
-func readAccountChange(in *input) (r accountChange) {
+func readAccountChange(in *input) (r *accountChange) {
+	r = new(accountChange)
 	r.set = in.change(new(accountSettings).members(), false, "id", "name")
 	r.logo, r.givesLogo = readLogo(in), in.has("logo")
 	if in.has("issuer") {
@@ -86,7 +87,7 @@ func readAccountChange(in *input) (r accountChange) {
 // Change an account.
 //
 // Changes what is known of an account for orders. A change without effect writes nothing.
-func (s *server) updateAccount(ctx context.Context, c *call, of owner, r accountChange) (*accountView, error) {
+func (s *server) updateAccount(ctx context.Context, c *call, of owner, r *accountChange) (*accountView, error) {
 	if r.issuer != nil && !c.isCommand() {
 		return nil, errMember("issuer", "not_allowed", "Only a command of the operator sets this.")
 	}

@@ -217,8 +217,8 @@ func (a *booksAPI) listBookConnections(_ context.Context, _ *call, of owner, _ n
 // A newBookConnection is what an account is to be connected with.
 type newBookConnection struct{ product string }
 
-func readNewBookConnection(in *input) newBookConnection {
-	return newBookConnection{in.text("product", required, 20, oneOf(productNames()...))} // The software.
+func readNewBookConnection(in *input) *newBookConnection {
+	return &newBookConnection{in.text("product", required, 20, oneOf(productNames()...))} // The software.
 }
 
 // Connect books.
@@ -227,7 +227,7 @@ func readNewBookConnection(in *input) newBookConnection {
 // in a browser, within ten minutes. An application gets an address of this service, where the owner of the account
 // signs in first: nobody else can finish it. Nothing is sent before a mapping is confirmed and `send_from` is set. If
 // access to several companies is granted, one is then to be chosen.
-func (a *booksAPI) connectBooks(ctx context.Context, c *call, of owner, r newBookConnection) (*bookLink, error) {
+func (a *booksAPI) connectBooks(ctx context.Context, c *call, of owner, r *newBookConnection) (*bookLink, error) {
 	return a.books.authorize(ctx, c.oneOwner(of).account, r.product, a.issuer(), actorToken(c))
 }
 
@@ -249,7 +249,8 @@ func (a *booksAPI) disconnectBooks(ctx context.Context, c *call, of owner, _ noM
 	return noContent, a.books.disconnect(ctx, of, c.id(), actorToken(c))
 }
 
-func readBookConnectionChange(in *input) (w bookConnectionChange) {
+func readBookConnectionChange(in *input) (w *bookConnectionChange) {
+	w = new(bookConnectionChange)
 	// The id of the company, one of `choices`. If the account was connected with it before, that connection is used
 	// again, with its own id.
 	w.organisation = in.text("organisation", optional, maxNameLength, anyText)
@@ -268,10 +269,10 @@ func readBookConnectionChange(in *input) (w bookConnectionChange) {
 // of them, and no further days are queued. So with `payouts_from`. Choosing a company that was connected before
 // answers with its former connection, whose id differs.
 func (a *booksAPI) updateBookConnection(
-	ctx context.Context, c *call, of owner, wish bookConnectionChange,
+	ctx context.Context, c *call, of owner, wish *bookConnectionChange,
 ) (*bookConnection, error) {
 	b, err := updated(ctx, a.store, func(t *tx) (*bookConnection, error) {
-		return changeBooks(t, a.keys.Load(), of, c.id(), wish, actorToken(c))
+		return changeBooks(t, a.keys.Load(), of, c.id(), *wish, actorToken(c))
 	})
 	if err != nil {
 		return nil, err
@@ -450,15 +451,15 @@ type exportPage struct {
 	pageQuery
 }
 
-func readExportPage(in *input) exportPage {
+func readExportPage(in *input) *exportPage {
 	state := in.parameter("state", oneOf(exportStates...)) // Only exports in this state.
-	return exportPage{state, in.page("exp")}
+	return &exportPage{state, in.page("exp")}
 }
 
 // List exports.
 //
 // Lists what was sent with a connection or waits to be, newest first. A request has two seconds, waiting included.
-func (a *booksAPI) listBookExports(ctx context.Context, c *call, of owner, r exportPage) (*list[*bookExport], error) {
+func (a *booksAPI) listBookExports(ctx context.Context, c *call, of owner, r *exportPage) (*list[*bookExport], error) {
 	if _, err := a.store.usedBookConnection(of, c.id()); err != nil {
 		return nil, err
 	}
@@ -478,7 +479,8 @@ type newBookExport struct {
 	payout string // the id of one, in place of date; "": date is meant
 }
 
-func readNewBookExport(in *input) (r newBookExport) {
+func readNewBookExport(in *input) (r *newBookExport) {
+	r = new(newBookExport)
 	r.payout = in.text("payout", optional, 40, isID("pot")) // The payout, in place of `date`.
 	// The business day. It is required without `payout`.
 	r.date = in.text("date", need(r.payout == ""), 10, checkBusinessDate)
@@ -494,7 +496,7 @@ func readNewBookExport(in *input) (r newBookExport) {
 // begun, also one from before `send_from`. A day that has an export keeps it, unless its entry was reversed: then it
 // gets a further revision, with the same revenue by the present mapping. A `payout` in place of `date` is sent on the
 // day on which it arrives, also one from before `payouts_from`, or is held and says why.
-func (a *booksAPI) exportRevenueDay(ctx context.Context, c *call, of owner, r newBookExport) (*dateExports, error) {
+func (a *booksAPI) exportRevenueDay(ctx context.Context, c *call, of owner, r *newBookExport) (*dateExports, error) {
 	c.stillTrue = replaysOf(of, anyReplay)
 	made, err := create(ctx, a.server, c, func(t *tx) (*dateExports, error) {
 		if r.payout != "" {
@@ -531,9 +533,9 @@ type bookReversal struct {
 	date businessDate // in the books; "": that of the entry
 }
 
-func readBookReversal(in *input) bookReversal {
+func readBookReversal(in *input) *bookReversal {
 	// The date of the reversal in the books, for a period that is locked meanwhile; by default that of the entry.
-	return bookReversal{in.text("date", optional, 10, checkBusinessDate)}
+	return &bookReversal{in.text("date", optional, 10, checkBusinessDate)}
 }
 
 // Reverse an entry.
@@ -541,7 +543,7 @@ func readBookReversal(in *input) bookReversal {
 // Has the entry of a day taken back: a draft is deleted, for another one a reversing entry is sent. The entry is read
 // before: if somebody has voided it, nothing is sent; if somebody has changed it, the reversal is held. Then the day
 // can be sent again.
-func (a *booksAPI) reverseBookExport(ctx context.Context, c *call, of owner, r bookReversal) (*bookExport, error) {
+func (a *booksAPI) reverseBookExport(ctx context.Context, c *call, of owner, r *bookReversal) (*bookExport, error) {
 	c.stillTrue = replaysOf(of, anyReplay)
 	made, err := create(ctx, a.server, c, func(t *tx) (*bookExport, error) {
 		return reverseExport(t, of, c.id(), c.in.pathValue("export_id"), r.date)

@@ -51,7 +51,8 @@ func (a *eventAPI) checkType() textCheck {
 	return textCheck{words: asTexts(a.types), of: isText(maxNameLength).of}
 }
 
-func (a *eventAPI) readEventQuery(in *input) (q eventQuery) {
+func (a *eventAPI) readEventQuery(in *input) (q *eventQuery) {
+	q = new(eventQuery)
 	q.kind = in.parameter("type", a.checkType())          // Only this type.
 	q.licenseID = in.parameter("license_id", isID("lic")) // Only events of this licence and its devices.
 	q.deviceID = in.parameter("device_id", isID("dev"))   // Only events of this device.
@@ -81,7 +82,7 @@ type eventPage struct {
 // `next_cursor`, which is always `null`. Keep `next` once you have done what the events ask for, and send it as
 // `after`: that acknowledges them, and the service keeps nothing of it. Each event comes at least once. While `more`
 // is true, ask again at once; else with `wait`. 410 says that you would miss something.
-func (a *eventAPI) listEvents(ctx context.Context, c *call, of owner, q eventQuery) (*eventPage, error) {
+func (a *eventAPI) listEvents(ctx context.Context, c *call, of owner, q *eventQuery) (*eventPage, error) {
 	if q.kind != "" && !slices.Contains(a.types, eventType(q.kind)) { // could never match anything
 		return nil, errFields(fieldError{Parameter: "type", Code: "unknown_value",
 			Detail: "There is no such type of event."})
@@ -129,7 +130,7 @@ func readFeedWish(in *input) (w feedWish) {
 
 // followEvents answers with the events after a place, at once or when there are some: a page of a list that ends with
 // it.
-func (a *eventAPI) followEvents(ctx context.Context, c *call, asked eventQuery) (*eventPage, error) {
+func (a *eventAPI) followEvents(ctx context.Context, c *call, asked *eventQuery) (*eventPage, error) {
 	q := a.store.within(ctx)
 	at, err := a.positionNamed(q, asked.after)
 	if err != nil {

@@ -87,6 +87,9 @@ func servedBy[Res any](serve func(w *response, r *http.Request)) *endpoint {
 
 // newEndpoint returns an endpoint without its run. function is the one that answers, whose comment describes it.
 func newEndpoint(read func(*input), request, answer reflect.Type, function any) *endpoint {
+	if request.Kind() == reflect.Pointer {
+		request = request.Elem()
+	}
 	return &endpoint{read: read, request: request, answer: answer, doc: reflect.ValueOf(function).Pointer()}
 }
 

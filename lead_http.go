@@ -39,7 +39,8 @@ type leadRequest struct {
 	website string // an input that only bots see, and fill in
 }
 
-func readLead(in *input) (r leadRequest) {
+func readLead(in *input) (r *leadRequest) {
+	r = new(leadRequest)
 	// A word of your own for the kind of lead; `newsletter` is the newsletter form.
 	r.Type = in.text("type", required, 32, checkLeadType)
 	in.trim("email")
@@ -75,7 +76,7 @@ type leadReceipt struct {
 // lead belongs to the main account. With a token that has `leads:write` the lead belongs to the token's account,
 // whatever the `Origin`, and no address is limited: so a server files what its own forms have sent. The same
 // submission within 10 minutes is one lead with one id, so a retry needs no `Idempotency-Key`.
-func (a *leadAPI) createLead(ctx context.Context, c *call, of owner, r leadRequest) (*leadReceipt, error) {
+func (a *leadAPI) createLead(ctx context.Context, c *call, of owner, r *leadRequest) (*leadReceipt, error) {
 	// What a bot sent is answered in the same way and not stored.
 	l, err := r.lead, error(nil)
 	switch l.AccountID = c.origin.account; {
@@ -135,7 +136,8 @@ type leadQuery struct {
 	pageQuery
 }
 
-func readLeadQuery(in *input) (q leadQuery) {
+func readLeadQuery(in *input) (q *leadQuery) {
+	q = new(leadQuery)
 	q.kind = in.parameter("type", checkLeadType) // Only this kind.
 	q.since = in.moment("since")                 // Only leads since this time, included.
 	q.until = in.moment("until")                 // Only leads until this time, itself not included.
@@ -147,7 +149,7 @@ func readLeadQuery(in *input) (q leadQuery) {
 //
 // Lists leads, newest first. One request goes through at most 10,000 rows and has two seconds, waiting included: where
 // a filter finds little, a page may be short or empty and yet have a `next_cursor`.
-func (s *server) listLeads(ctx context.Context, _ *call, of owner, q leadQuery) (*list[lead], error) {
+func (s *server) listLeads(ctx context.Context, _ *call, of owner, q *leadQuery) (*list[lead], error) {
 	q.owner = of
 	return showRows(s.store.within(ctx).leads(q.leadFilter, q.before, q.limit))
 }
@@ -155,10 +157,10 @@ func (s *server) listLeads(ctx context.Context, _ *call, of owner, q leadQuery) 
 // An eraseRequest is whose leads to remove. Members that are not listed here are ignored.
 type eraseRequest struct{ email string }
 
-func readEraseRequest(in *input) eraseRequest {
+func readEraseRequest(in *input) *eraseRequest {
 	in.trim("email")
 	// The address, compared without case, and without white space around it.
-	return eraseRequest{in.text("email", required, 254, checkEmail)}
+	return &eraseRequest{in.text("email", required, 254, checkEmail)}
 }
 
 // The erasedLeads are what was removed.
@@ -170,7 +172,7 @@ type erasedLeads struct {
 //
 // Removes every lead of an address, compared without case, in that spelling. It is neither in the database file nor in
 // its write-ahead log afterwards.
-func (s *server) eraseLeads(ctx context.Context, _ *call, of owner, r eraseRequest) (*erasedLeads, error) {
+func (s *server) eraseLeads(ctx context.Context, _ *call, of owner, r *eraseRequest) (*erasedLeads, error) {
 	erased, err := s.store.eraseLeads(ctx, of, r.email)
 	s.scrubWAL(5 * time.Second) // also after an error: part of them may be erased
 	return &erasedLeads{erased}, err

@@ -105,7 +105,8 @@ type licenseQuery struct {
 	page pageQuery
 }
 
-func readLicenseQuery(in *input) (q licenseQuery) {
+func readLicenseQuery(in *input) (q *licenseQuery) {
+	q = new(licenseQuery)
 	// Only licences that have this status now.
 	q.status = licenseStatus(in.parameter("status", oneOf(licenseStatuses...)))
 	q.product = in.parameter("product", isText(maxNameLength)) // Only this product.
@@ -121,7 +122,7 @@ func readLicenseQuery(in *input) (q licenseQuery) {
 //
 // They come newest first. One request goes through at most 10,000 rows and has two seconds, waiting included: where a
 // filter finds little, a page may be short or empty and yet have a `next_cursor`.
-func (s *server) listLicenses(ctx context.Context, c *call, of owner, q licenseQuery) (*list[licenseDetail], error) {
+func (s *server) listLicenses(ctx context.Context, c *call, of owner, q *licenseQuery) (*list[licenseDetail], error) {
 	q.owner, q.now = of, newStamp(c.now)
 	found, err := s.store.within(ctx).licenses(q.licenseFilter, q.page.before, q.page.limit)
 	return showPage(found, func(l *license) licenseDetail { return newLicenseDetail(l, c.now) }), err
@@ -144,14 +145,14 @@ type newLicense struct {
 	set     change
 }
 
-func readNewLicense(in *input) newLicense {
+func readNewLicense(in *input) *newLicense {
 	// The account that owns it. Left out, it is the one that the request acts on, from which it must not differ unless
 	// the token has the scope `admin`.
 	account := in.text("account_id", optional, 64, isID("acct"))
 	if !in.given("product") && !in.has("plan_id") {
 		in.wrong("product", "required", "This member is required, unless a plan has it.")
 	}
-	return newLicense{account, in.change(new(license).members(), true)}
+	return &newLicense{account, in.change(new(license).members(), true)}
 }
 
 // Issue a licence.
@@ -160,7 +161,7 @@ func readNewLicense(in *input) newLicense {
 // `plan_id`: then the licence gets the terms that the plan has now, but for those that the request names, and its
 // `plan` is the name of the plan. Whoever lost the answer repeats the request with its Idempotency-Key within a day, or
 // gives the licence another key; a repeated `reference` is refused with the `license_id`.
-func (s *server) createLicense(ctx context.Context, c *call, of owner, r newLicense) (*licenseWithKey, error) {
+func (s *server) createLicense(ctx context.Context, c *call, of owner, r *newLicense) (*licenseWithKey, error) {
 	account, err := issuedTo(c, of, r.account)
 	if err != nil {
 		return nil, err
@@ -215,14 +216,14 @@ func (s *server) updateLicense(ctx context.Context, c *call, of owner, set chang
 // A renewal is by how much to renew a licence.
 type renewal struct{ days *int }
 
-func readRenewal(in *input) renewal {
-	return renewal{in.number("days", 1, maxDurationDays)} // Days to add; by default the licence's own duration.
+func readRenewal(in *input) *renewal {
+	return &renewal{in.number("days", 1, maxDurationDays)} // Days to add; by default the licence's own duration.
 }
 
 // Move the end.
 //
 // It moves by `days`, else by the licence's own duration, from the later of now and the old end.
-func (s *server) renewLicense(ctx context.Context, c *call, of owner, r renewal) (*licenseDetail, error) {
+func (s *server) renewLicense(ctx context.Context, c *call, of owner, r *renewal) (*licenseDetail, error) {
 	return s.changeLicense(ctx, c, of, func(t *tx) (*license, error) {
 		return renewLicense(t, of, c.id(), r.days, actorToken(c))
 	})
@@ -231,29 +232,29 @@ func (s *server) renewLicense(ctx context.Context, c *call, of owner, r renewal)
 // A stateChange is why the state of a licence is changed.
 type stateChange struct{ reason string }
 
-func readStateChange(in *input) stateChange {
-	return stateChange{in.text("reason", optional, maxReason, anyText)} // Kept with the licence; not in events.
+func readStateChange(in *input) *stateChange {
+	return &stateChange{in.text("reason", optional, maxReason, anyText)} // Kept with the licence; not in events.
 }
 
 // Suspend a licence.
 //
 // Devices may not use it until it is reinstated.
-func (s *server) suspendLicense(ctx context.Context, c *call, of owner, r stateChange) (*licenseDetail, error) {
-	return s.changeState(ctx, c, of, "suspend", r)
+func (s *server) suspendLicense(ctx context.Context, c *call, of owner, r *stateChange) (*licenseDetail, error) {
+	return s.changeState(ctx, c, of, "suspend", *r)
 }
 
 // Make a suspended licence active again.
 //
 // What the operator has suspended, only the operator reinstates.
-func (s *server) reinstateLicense(ctx context.Context, c *call, of owner, r stateChange) (*licenseDetail, error) {
-	return s.changeState(ctx, c, of, "reinstate", r)
+func (s *server) reinstateLicense(ctx context.Context, c *call, of owner, r *stateChange) (*licenseDetail, error) {
+	return s.changeState(ctx, c, of, "reinstate", *r)
 }
 
 // End a licence for good.
 //
 // Nothing undoes it.
-func (s *server) revokeLicense(ctx context.Context, c *call, of owner, r stateChange) (*licenseDetail, error) {
-	return s.changeState(ctx, c, of, "revoke", r)
+func (s *server) revokeLicense(ctx context.Context, c *call, of owner, r *stateChange) (*licenseDetail, error) {
+	return s.changeState(ctx, c, of, "revoke", *r)
 }
 
 // changeState applies an action to a licence, and answers with it.
@@ -271,7 +272,8 @@ type keyRotation struct {
 	endTokens bool
 }
 
-func readKeyRotation(in *input) (r keyRotation) {
+func readKeyRotation(in *input) (r *keyRotation) {
+	r = new(keyRotation)
 	// Until when the old key works; by default it stops now. None before it works longer.
 	r.oldUntil = in.timestamp("old_key_until")
 	// Whether the tokens that devices have got until now end too; they keep their seats. More than twice within a
@@ -284,7 +286,7 @@ func readKeyRotation(in *input) (r keyRotation) {
 //
 // The `key` is in this answer and in no other. The old one works until `old_key_until`. Tokens of devices go on, unless
 // `end_tokens` is true.
-func (s *server) rotateLicenseKey(ctx context.Context, c *call, of owner, r keyRotation) (*licenseWithKey, error) {
+func (s *server) rotateLicenseKey(ctx context.Context, c *call, of owner, r *keyRotation) (*licenseWithKey, error) {
 	return s.giveKey(ctx, c, of, func(t *tx) (*license, string, error) {
 		return rotateKey(t, of, c.id(), r.oldUntil, r.endTokens, actorToken(c))
 	})

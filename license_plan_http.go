@@ -39,16 +39,16 @@ type newPlan struct {
 	set     change
 }
 
-func readNewPlan(in *input) newPlan {
+func readNewPlan(in *input) *newPlan {
 	// The account whose licences are made from it; the caller's own if it is left out.
 	account := in.text("account_id", optional, 64, isID("acct"))
-	return newPlan{account, in.change(new(plan).members(), true)}
+	return &newPlan{account, in.change(new(plan).members(), true)}
 }
 
 // Make a plan.
 //
 // A plan is a template of licences. A licence that is made with its id gets the terms that it has then.
-func (s *server) createPlan(ctx context.Context, c *call, of owner, r newPlan) (*plan, error) {
+func (s *server) createPlan(ctx context.Context, c *call, of owner, r *newPlan) (*plan, error) {
 	account, err := issuedTo(c, of, r.account)
 	if err != nil {
 		return nil, err
@@ -84,7 +84,8 @@ type planApplication struct {
 	next  string // the id of the licence before; "": from the first on
 }
 
-func readPlanApplication(in *input) (r planApplication) {
+func readPlanApplication(in *input) (r *planApplication) {
+	r = new(planApplication)
 	r.asked.DryRun, _ = in.boolTerm("dry_run") // Only say what would be changed.
 	// The `revision` of the plan that is meant; required unless it is a dry run, which answers with it. If the plan has
 	// another one by now, nothing more is changed.
@@ -104,7 +105,7 @@ func readPlanApplication(in *input) (r planApplication) {
 // never dates, duration or trial. Licences that hold more seats than the plan allows are refused and keep all their
 // terms, and so do those whose rows can't be read; revoked ones are left alone. Begin with a dry run, and name its
 // `revision`. Call again with `next` until it is `null`.
-func (s *server) applyPlan(ctx context.Context, c *call, of owner, r planApplication) (planApplied, error) {
+func (s *server) applyPlan(ctx context.Context, c *call, of owner, r *planApplication) (planApplied, error) {
 	return applyPlan(ctx, s.store, of, c.id(), r.asked, r.next, actorToken(c),
 		func(from *queries) error { return checkIssuer(from, c, of) })
 }

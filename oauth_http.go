@@ -546,7 +546,8 @@ func (s *server) updateApp(ctx context.Context, c *call, of owner, set change) (
 // A secretRotation is how a client secret is replaced.
 type secretRotation struct{ atOnce bool }
 
-func readSecretRotation(in *input) (r secretRotation) {
+func readSecretRotation(in *input) (r *secretRotation) {
+	r = new(secretRotation)
 	r.atOnce, _ = in.boolTerm("now") // The secret before ends at once.
 	return r
 }
@@ -556,7 +557,7 @@ func readSecretRotation(in *input) (r secretRotation) {
 // Only one of the kind `web` has a secret. The one before is taken too for seven days, or with `now` not any more; one
 // from before that ends. The token needs each scope of `own_scope`.
 func (s *server) rotateAppSecret(
-	ctx context.Context, c *call, of owner, r secretRotation,
+	ctx context.Context, c *call, of owner, r *secretRotation,
 ) (*appWithSecret, error) {
 	c.stillTrue = replaysOf(of, mayHaveAgain(c.caller))
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
@@ -590,7 +591,8 @@ type grantPage struct {
 	pageQuery
 }
 
-func readGrantPage(in *input) (r grantPage) {
+func readGrantPage(in *input) (r *grantPage) {
+	r = new(grantPage)
 	// `true`: those that have ended, too.
 	r.ended = in.parameter("ended", oneOf("true", "false")) == "true"
 	r.pageQuery = in.page("grt")
@@ -601,7 +603,7 @@ func readGrantPage(in *input) (r grantPage) {
 //
 // Lists what the account's owner has agreed to: by each grant an application acts for the account. Newest first. A
 // request has two seconds, waiting included.
-func (s *server) listGrants(ctx context.Context, _ *call, of owner, r grantPage) (*list[*grant], error) {
+func (s *server) listGrants(ctx context.Context, _ *call, of owner, r *grantPage) (*list[*grant], error) {
 	return showRows(s.store.within(ctx).grants(of, r.ended, r.before, r.limit))
 }
 

@@ -257,7 +257,7 @@ func confirmRefund(e *env, body map[string]any) error {
 	w.once = !e.on("force")
 	return e.confirm(func(*queries) (plan string, err error) {
 		err = e.change(func(t *tx) error { // which is undone
-			o, f, err := refundOrder(t, anyAccount, e.args[0], w, e.actor())
+			o, f, err := refundOrder(t, anyAccount, e.args[0], *w, e.actor())
 			if err == nil {
 				plan, err = refundPlan(t.queries, o, f)
 			}

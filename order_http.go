@@ -149,7 +149,8 @@ type newOrder struct {
 	lives time.Duration
 }
 
-func readNewOrder(in *input) (r newOrder) {
+func readNewOrder(in *input) (r *newOrder) {
+	r = new(newOrder)
 	o := &r.order
 	o.Currency = in.text("currency", required, 3, checkCurrency) // The currency of all amounts.
 	for _, l := range in.objects("lines", maxOrderLines) {       // What is ordered.
@@ -336,7 +337,7 @@ func referenceTaken(c *call, err error) error {
 // (`twint`), the order is `authorized` and its attempt `captured`; what is not accepted of it is given back right
 // after. What is decided about the order afterwards is answered at once; money moves right after, and the event
 // `order.paid` tells when it has.
-func (s *server) createOrder(ctx context.Context, c *call, of owner, r newOrder) (*createdOrder, error) {
+func (s *server) createOrder(ctx context.Context, c *call, of owner, r *newOrder) (*createdOrder, error) {
 	by := c.oneOwner(of) // an order belongs to one account: the caller's own unless the body names one
 	replayed, erased := replaysOf(by, anyReplay), false
 	c.stillTrue = func(t *tx, answer []byte) (ok bool, err error) {
@@ -418,8 +419,8 @@ type orderQuery struct {
 	page   pageQuery
 }
 
-func readOrderQuery(in *input) orderQuery {
-	return orderQuery{orderFilter{
+func readOrderQuery(in *input) *orderQuery {
+	return &orderQuery{orderFilter{
 		state:     in.parameter("state", oneOf(orderStates...)),    // Only orders in this state.
 		reference: in.parameter("reference", isText(maxOrderText)), // Only the order with this reference.
 		method:    in.parameter("method", oneOf(orderMethods...)),  // Only orders that are paid in this way.
@@ -433,7 +434,7 @@ func readOrderQuery(in *input) orderQuery {
 //
 // They come newest first. Business days are those of revenue; without `account_id`, an operator's token names days of
 // its own account. A request has two seconds, waiting included, and a page reads at most 10,000 rows.
-func (s *server) listOrders(ctx context.Context, c *call, of owner, r orderQuery) (_ *list[*order], err error) {
+func (s *server) listOrders(ctx context.Context, c *call, of owner, r *orderQuery) (_ *list[*order], err error) {
 	filter, from := r.filter, s.store.within(ctx)
 	filter.owner = of
 	if filter.ids, err = r.days.ids(from, "ord", c.oneOwner(of).account); err != nil {
@@ -457,7 +458,8 @@ type refundQuery struct {
 	page  pageQuery
 }
 
-func readRefundQuery(in *input) (r refundQuery) {
+func readRefundQuery(in *input) (r *refundQuery) {
+	r = new(refundQuery)
 	r.state = in.parameter("state", oneOf(refundStates...)) // Only refunds in this state.
 	r.days, r.page = in.dayRange(), in.page("ref")
 	return r
@@ -467,7 +469,7 @@ func readRefundQuery(in *input) (r refundQuery) {
 //
 // Those of an account's orders, newest first. Business days as of `GET /orders`, of when the refund was made. A
 // request has two seconds, waiting included, and a page reads at most 10,000 rows.
-func (s *server) listRefunds(ctx context.Context, c *call, of owner, r refundQuery) (*list[*listedRefund], error) {
+func (s *server) listRefunds(ctx context.Context, c *call, of owner, r *refundQuery) (*list[*listedRefund], error) {
 	from := s.store.within(ctx)
 	ids, err := r.days.ids(from, "ref", c.oneOwner(of).account)
 	if err != nil {
@@ -510,7 +512,8 @@ type acceptance struct {
 	readyAt stamp
 }
 
-func readAcceptance(in *input) (r acceptance) {
+func readAcceptance(in *input) (r *acceptance) {
+	r = new(acceptance)
 	if in.has("lines") {
 		// The lines of which fewer units are accepted, none twice.
 		for _, l := range in.objects("lines", maxOrderLines) {
@@ -534,7 +537,7 @@ func readAcceptance(in *input) (r acceptance) {
 // before the order is wanted; an order that was charged already is `paid`. An order whose payment is in `review`
 // leaves it: if its total was captured, it is `paid` after all; if at least its total is authorised, it is accepted
 // and captured.
-func (s *server) acceptOrder(ctx context.Context, c *call, of owner, r acceptance) (*order, error) {
+func (s *server) acceptOrder(ctx context.Context, c *call, of owner, r *acceptance) (*order, error) {
 	return s.decide(ctx, c, func(t *tx) (*order, error) {
 		return acceptOrder(t, of, c.id(), r.lines, r.readyAt, actorToken(c))
 	})
@@ -548,7 +551,8 @@ func (s *server) captureOrder(ctx context.Context, c *call, of owner, _ noMember
 	return s.decide(ctx, c, func(t *tx) (*order, error) { return captureOrder(t, of, c.id()) })
 }
 
-func readRejection(in *input) (r orderRejection) {
+func readRejection(in *input) (r *orderRejection) {
+	r = new(orderRejection)
 	if in.has("reason") {
 		// Why, for the guest in their language. `too_far` and `address` are about where it is to be brought.
 		word := in.text("reason", required, maxNameLength, oneOf(rejectReasons...))
@@ -563,8 +567,8 @@ func readRejection(in *input) (r orderRejection) {
 //
 // It is `authorized`, or `open` and paid later, and becomes `cancelled`; its money is released right after, or given
 // back if it was charged already. The guest reads `reason` in their language, and `text` as it is.
-func (s *server) rejectOrder(ctx context.Context, c *call, of owner, r orderRejection) (*order, error) {
-	return s.decide(ctx, c, func(t *tx) (*order, error) { return rejectOrder(t, of, c.id(), r, actorToken(c)) })
+func (s *server) rejectOrder(ctx context.Context, c *call, of owner, r *orderRejection) (*order, error) {
+	return s.decide(ctx, c, func(t *tx) (*order, error) { return rejectOrder(t, of, c.id(), *r, actorToken(c)) })
 }
 
 // Cancel an order.
@@ -576,7 +580,8 @@ func (s *server) cancelOrder(ctx context.Context, c *call, of owner, _ noMembers
 	return s.decide(ctx, c, func(t *tx) (*order, error) { return cancelOrder(t, of, c.id(), actorToken(c)) })
 }
 
-func readRefund(in *input) (r newRefund) {
+func readRefund(in *input) (r *newRefund) {
+	r = new(newRefund)
 	if in.has("lines") {
 		for _, l := range in.objects("lines", maxOrderLines) { // The lines, none twice.
 			r.lines = append(r.lines, readRefundLine(l))
@@ -626,7 +631,7 @@ func readRefundLine(in *input) linePart {
 // pays nothing, as the order is dead or was paid otherwise, an amount can be given back while its payment is in
 // `review`; `payment_id` names the payment if it is not the last one. What was charged by TWINT can be given back
 // for 180 days. An order has at most 100 refunds.
-func (s *server) refundOrder(ctx context.Context, c *call, of owner, r newRefund) (*refund, error) {
+func (s *server) refundOrder(ctx context.Context, c *call, of owner, r *newRefund) (*refund, error) {
 	c.stillTrue = func(t *tx, answer []byte) (bool, error) { // the answer names its order, but not its account
 		var made refund
 		if err := json.Unmarshal(answer, &made); err != nil {
@@ -637,7 +642,7 @@ func (s *server) refundOrder(ctx context.Context, c *call, of owner, r newRefund
 	}
 	return create(ctx, s, c, func(t *tx) (*refund, error) {
 		t.quiet()
-		w := r
+		w := *r
 		w.once = c.idemKey == "" && !c.forced
 		_, f, err := refundOrder(t, of, c.id(), w, actorToken(c))
 		if err != nil {
@@ -653,7 +658,8 @@ type outsidePayment struct {
 	at     stamp
 }
 
-func readPaidOutside(in *input) (r outsidePayment) {
+func readPaidOutside(in *input) (r *outsidePayment) {
+	r = new(outsidePayment)
 	r.method = orderMethod(in.text("method", required, maxNameLength, oneOf(outsideMethods...))) // How.
 	// When; by default now. Not in the future, nor before the order was made.
 	r.at = in.timestamp("paid_at")
@@ -665,7 +671,7 @@ func readPaidOutside(in *input) (r outsidePayment) {
 // Without a provider, that is: an order that is `open`, or `accepted` and paid later, or that expired unpaid within 24
 // hours. While a guest can still pay it online, that is closed first: until then `closing` is `paid`; if the money was
 // authorised meanwhile, the order is `authorized` instead.
-func (s *server) markOrderPaid(ctx context.Context, c *call, of owner, r outsidePayment) (*order, error) {
+func (s *server) markOrderPaid(ctx context.Context, c *call, of owner, r *outsidePayment) (*order, error) {
 	return s.decide(ctx, c, func(t *tx) (*order, error) {
 		return payOutside(t, of, c.id(), r.method, r.at, actorToken(c))
 	})

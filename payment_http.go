@@ -75,7 +75,8 @@ type paymentQuery struct {
 	page   pageQuery
 }
 
-func readPaymentQuery(in *input) (r paymentQuery) {
+func readPaymentQuery(in *input) (r *paymentQuery) {
+	r = new(paymentQuery)
 	r.filter.state = in.parameter("state", oneOf(paymentStates...))    // Only attempts in this state.
 	r.filter.method = in.parameter("method", oneOf(paymentMethods...)) // Only attempts of this way to pay.
 	r.days, r.page = in.dayRange(), in.page("pay")
@@ -88,7 +89,7 @@ func readPaymentQuery(in *input) (r paymentQuery) {
 // money was paid out. Business days as of `GET /orders`. A request has two seconds, waiting included, and a page
 // reads at most 10,000 rows.
 func (s *server) listPayments(
-	ctx context.Context, c *call, of owner, r paymentQuery,
+	ctx context.Context, c *call, of owner, r *paymentQuery,
 ) (_ *list[listedPayment], err error) {
 	filter, from := r.filter, s.store.within(ctx)
 	filter.owner = of

@@ -32,7 +32,8 @@ type payoutQuery struct {
 	page     pageQuery
 }
 
-func readPayoutQuery(in *input) (r payoutQuery) {
+func readPayoutQuery(in *input) (r *payoutQuery) {
+	r = new(payoutQuery)
 	r.from = in.date("from") // Only what arrives on this date or later.
 	r.to = in.date("to")     // Only what arrives on this date or earlier.
 	r.page = in.page("pot")
@@ -43,7 +44,7 @@ func readPayoutQuery(in *input) (r payoutQuery) {
 //
 // They are what payment providers pay out, the last to arrive first: without `from` that of the last 30 days. What is
 // not scheduled yet has no date, and is not listed. A request has two seconds, waiting included.
-func (s *server) listPayouts(ctx context.Context, _ *call, of owner, r payoutQuery) (_ *list[payout], err error) {
+func (s *server) listPayouts(ctx context.Context, _ *call, of owner, r *payoutQuery) (_ *list[payout], err error) {
 	from, last := r.from, lastID
 	if from.IsZero() {
 		from = s.now().AddDate(0, 0, -defaultPayoutDays)

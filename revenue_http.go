@@ -327,7 +327,8 @@ func viewLate(f *revenueFact) lateRevenue {
 // A revenueQuery asks for the days from one to another; a zero end is not given.
 type revenueQuery struct{ from, to time.Time }
 
-func readRevenueQuery(in *input) (r revenueQuery) {
+func readRevenueQuery(in *input) (r *revenueQuery) {
+	r = new(revenueQuery)
 	r.from = in.date("from") // The first business day; by default 30 days end with `to`.
 	r.to = in.date("to")     // The last business day, included; by default the present one.
 	return r
@@ -343,7 +344,7 @@ func readRevenueQuery(in *input) (r revenueQuery) {
 // counted, up to 1,000 of them, unless nothing can be written at the moment. It is not the record of a certified
 // till. A request has two seconds, waiting included.
 func (s *server) listRevenueDays(
-	ctx context.Context, c *call, of owner, r revenueQuery,
+	ctx context.Context, c *call, of owner, r *revenueQuery,
 ) (*list[revenueDay], error) {
 	all, err := revenueDays(s.store.within(ctx), c.oneOwner(of).account, r.from, r.to, s.now())
 	return &list[revenueDay]{Data: all}, err

@@ -217,7 +217,8 @@ type newWebhook struct {
 	description *string
 }
 
-func (a *webhookAPI) readNewWebhook(in *input) (r newWebhook) {
+func (a *webhookAPI) readNewWebhook(in *input) (r *newWebhook) {
+	r = new(newWebhook)
 	r.url, r.types = a.readURL(in), a.readTypes(in)
 	r.description = nilIfEmpty(in.text("description", optional, maxWebhookText, anyText)) // What it is, for people.
 	return r
@@ -232,7 +233,7 @@ func (a *webhookAPI) readNewWebhook(in *input) (r newWebhook) {
 // most 10. With the token of an application only the webhooks that it has made itself are found; they end with the
 // grant under which it did, and get what the application may read when it is sent.
 func (a *webhookAPI) createWebhook(
-	ctx context.Context, c *call, of owner, r newWebhook,
+	ctx context.Context, c *call, of owner, r *newWebhook,
 ) (*webhookWithSecret, error) {
 	o := c.oneOwner(of) // a webhook belongs to one account: the caller's, if it names none
 	by := webhookAuthorOf(c)
@@ -378,9 +379,9 @@ func (a *webhookAPI) sendEvent(ctx context.Context, f func(*tx) (string, error))
 // A webhookReplay is from when events are sent again. A member that is not listed here is refused.
 type webhookReplay struct{ since stamp }
 
-func readReplay(in *input) webhookReplay {
+func readReplay(in *input) *webhookReplay {
 	// Events since this time, in whole seconds, included; at most 30 days ago.
-	return webhookReplay{in.timestampOf(reading{name: "since", need: required})}
+	return &webhookReplay{in.timestampOf(reading{name: "since", need: required})}
 }
 
 // Send past events again.
@@ -388,7 +389,7 @@ func readReplay(in *input) webhookReplay {
 // Sends every event since a time, at most 30 days ago, that the webhook's `types` name: also those that it has
 // accepted, and those from when it was not enabled. Each has the `webhook-id` that it had. `replaying` is true until
 // the last of them was sent for the first time.
-func (a *webhookAPI) replayWebhook(ctx context.Context, c *call, of owner, r webhookReplay) (*webhook, error) {
+func (a *webhookAPI) replayWebhook(ctx context.Context, c *call, of owner, r *webhookReplay) (*webhook, error) {
 	by := webhookAuthorOf(c)
 	c.stillTrue = replaysOf(of, by.checkReplay)
 	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
@@ -402,7 +403,8 @@ type deliveryQuery struct {
 	pageQuery
 }
 
-func readDeliveryQuery(in *input) (q deliveryQuery) {
+func readDeliveryQuery(in *input) (q *deliveryQuery) {
+	q = new(deliveryQuery)
 	q.eventID = in.parameter("event_id", isID("evt"))               // Only attempts to send this event.
 	q.outcome = in.parameter("outcome", oneOf(deliveryOutcomes...)) // Only attempts that had this outcome.
 	q.pageQuery = in.page("whd")
@@ -414,7 +416,7 @@ func readDeliveryQuery(in *input) (q deliveryQuery) {
 // Lists the attempts to send events to a webhook, newest first: those of the last 30 days, and at most 1,000. One
 // request goes through at most 10,000 rows and has two seconds, waiting included.
 func (a *webhookAPI) listDeliveries(
-	ctx context.Context, c *call, of owner, q deliveryQuery,
+	ctx context.Context, c *call, of owner, q *deliveryQuery,
 ) (*list[*delivery], error) {
 	q.webhookID = c.id()
 	if _, err := a.store.within(ctx).webhook(of, q.webhookID); err != nil {

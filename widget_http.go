@@ -83,7 +83,7 @@ func (a *widgetAPI) limitEvents(c *call, w *widget, events int) error {
 // must be one of the widget's account. The same JSON may be sent as `text/plain`, which needs no preflight:
 // `navigator.sendBeacon(url, JSON.stringify(…))`. Events that are sent twice are counted twice, unless they carry an
 // `Idempotency-Key`, which is honoured for ten minutes here.
-func (a *widgetAPI) sendWidgetEvents(ctx context.Context, c *call, q widgetEventsRequest) (*reply, error) {
+func (a *widgetAPI) sendWidgetEvents(ctx context.Context, c *call, q *widgetEventsRequest) (*reply, error) {
 	wrong := c.finish()
 	w, err := a.findWidget(q.widget)
 	if err == nil && wrong == nil {
@@ -237,7 +237,8 @@ type widgetEventsRequest struct {
 	pages  []nameCount
 }
 
-func readWidgetEvents(in *input) (q widgetEventsRequest) {
+func readWidgetEvents(in *input) (q *widgetEventsRequest) {
+	q = new(widgetEventsRequest)
 	q.widget = in.text("widget", required, 64, isID("wgt")) // The id of the widget, which is public.
 	// What happened, in any order.
 	for _, event := range in.objects("events", maxWidgetEvents) {
