@@ -217,16 +217,11 @@ func bodyOf(op *jsonValue) *jsonValue {
 // answer reads one response of an operation.
 func (d *apiDocument) answer(status string, response *jsonValue) docsAnswer {
 	response, _ = d.follow(response)
-	out := docsAnswer{Status: status, Text: d.textOf(response)}
-	content, codes := response.at("content").members, response.at("x-problem-codes").texts()
-	for _, code := range codes {
-		if name := "<code>" + code + "</code>"; strings.Contains(string(out.Text), name+":") { // which links to it
-			out.Text = template.HTML(strings.Replace(string(out.Text), name, `<a href="#`+code+`">`+name+"</a>", 1))
-		} else {
-			out.Codes = append(out.Codes, code)
-		}
+	if codes := response.at("x-problem-codes").texts(); len(codes) > 0 { // the table of problems says what they mean
+		return docsAnswer{Status: status, Codes: codes}
 	}
-	if len(content) == 0 || len(codes) > 0 {
+	out, content := docsAnswer{Status: status, Text: d.textOf(response)}, response.at("content").members
+	if len(content) == 0 {
 		return out
 	}
 	out.Type = d.typeOf(content[0].value.at("schema"))

@@ -3,7 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"compress/gzip"
+	"compress/flate"
 	"crypto/rand"
 	"crypto/sha256"
 	"database/sql/driver"
@@ -229,20 +229,27 @@ var compressedFiles embed.FS
 // embedded returns the text of a file that compressedFiles has a copy of, such as "web/openapi.json"; it panics if
 // there is none. Each call decompresses it, so a caller that needs it more than once should keep the result.
 func embedded(name string) string {
-	file, err := compressedFiles.ReadFile("compressed/" + name + ".gz")
+	file, err := compressedFiles.ReadFile("compressed/" + name + ".deflate")
 	if err != nil {
 		panic(err)
 	}
 	var text strings.Builder
-	text.Grow(int(binary.LittleEndian.Uint32(file[len(file)-4:]))) // its length (RFC 1952, section 2.3.1)
-	z, err := gzip.NewReader(bytes.NewReader(file))
-	if err == nil {
-		_, err = io.Copy(&text, z)
-	}
-	if err != nil {
+	if _, err = io.Copy(&text, flate.NewReaderDict(bytes.NewReader(file), dictionaryOf(name, embedded))); err != nil {
 		panic(name + ": " + err.Error()) // which a test rules out
 	}
 	return text.String()
+}
+
+// dictionaryOf returns the dictionary with which a file is compressed: a page in Markdown says what that in HTML does.
+// read returns the text of a file.
+func dictionaryOf(name string, read func(name string) string) []byte {
+	page, inMarkdown := strings.CutSuffix(name, ".md")
+	if !inMarkdown || !strings.HasPrefix(page, "docs/") {
+		return nil
+	}
+	page = strings.TrimSuffix(strings.TrimRight(page, "0123456789"), "-") // of which it may be the second part
+	text := read(page + ".html")
+	return []byte(text[max(0, len(text)-32<<10):]) // as far back as a reference can point
 }
 
 // makeRoom removes an arbitrary entry of a map that has max of them, unless it has one of the key already.
