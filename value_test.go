@@ -45,7 +45,8 @@ func TestEmbedded_isWhatItsSourcesAre(t *testing.T) {
 		must(t, os.RemoveAll("compressed"))
 		for name, text := range texts {
 			var small bytes.Buffer
-			z, err := flate.NewWriterDict(&small, flate.BestCompression, dictionaryOf(name, func(other string) string { return texts[other] }))
+			dictionary := dictionaryOf(name, func(other string) string { return texts[other] })
+			z, err := flate.NewWriterDict(&small, flate.BestCompression, dictionary)
 			must(t, err)
 			_, err = z.Write([]byte(text))
 			must(t, err)
