@@ -146,10 +146,10 @@ func TestAccount_hasAColorThatCanBeReadInTheLightAndInTheDark(t *testing.T) {
 	for c, step := 0, size(7, 1); c < 1<<12; c += step {
 		given := rgb{byte(c >> 8 * 17), byte(c >> 4 & 15 * 17), byte(c & 15 * 17)}
 		kept := given.readableOn(lightPaper, black)
-		if code, detail := checkColor(kept.String()); code != "" {
+		if code, detail := checkColor.of(kept.String()); code != "" {
 			t.Errorf("%v is refused for %v: %s", kept, given, detail)
 		}
-		if code, detail := checkColor(given.String()); (code == "") != (kept == given) || kept != given &&
+		if code, detail := checkColor.of(given.String()); (code == "") != (kept == given) || kept != given &&
 			!strings.Contains(detail, kept.String()) {
 			t.Errorf("%v: %s %s, want %v", given, code, detail, kept)
 		}

@@ -9,9 +9,9 @@ import (
 func accountWing(s *server) wing {
 	return wing{
 		routes: []route{
-			{pattern: "GET /account", token: tokenRequired, run: s.showAccount},
-			{pattern: "PATCH /account", token: tokenRequired, scope: scopeAdmin, careful: true, body: maxAccountBody,
-				run: s.patchAccount},
+			{pattern: "GET /account", token: tokenRequired, endpoint: owned(s, readNoMembers, s.getAccount)},
+			{pattern: "PATCH /account", scope: scopeAdmin, body: maxAccountBody,
+				endpoint: owned(s, readAccountChange, s.updateAccount)},
 			{pattern: "GET /logo/{hash}", free: true, address: "logo", page: "logo", run: s.showLogo},
 		},
 		refusals: map[string]refusalForm{"logo": func(_ *http.Request, ref *refusal, _ string) *reply {
@@ -24,12 +24,12 @@ func accountWing(s *server) wing {
 	}
 }
 
-// An accountView is an account as callers see it.
+// An accountView is an account, and what is known of it for orders.
 type accountView struct {
-	ID   string `json:"id"`
-	Name string `json:"name"`
+	ID   string `json:"id" is:"acct"` // The id of the account.
+	Name string `json:"name"`         // Its name, for people.
 	accountSettings
-	Issuer bool `json:"issuer"` // its own tokens may issue its licences
+	Issuer bool `json:"issuer"` // Whether its own tokens may issue and change its licences.
 }
 
 const maxAccountBody = 64 << 10 // bytes of a change, which may have a logo
@@ -53,41 +53,56 @@ func viewAccount(q *queries, id string) (*accountView, error) {
 	return &accountView{a.ID, a.Name, settings, a.Issuer}, err
 }
 
-func (s *server) showAccount(ctx context.Context, c *call) (any, error) {
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// Show an account.
+//
+// Shows the token's account, and what is known of it for orders. Any token may.
+func (s *server) getAccount(_ context.Context, c *call, of owner, _ noMembers) (*accountView, error) {
 	if c.caller.claims.isDevice() {
 		return nil, errScope(scopeAdmin, "A device's token can't read accounts.")
 	}
 	return viewAccount(s.store.queries, c.oneOwner(of).account)
 }
 
-// patchAccount also takes issuer, of a command alone.
-func (s *server) patchAccount(ctx context.Context, c *call) (any, error) {
-	set := c.in.change(new(accountSettings).members(), false, "id", "name")
-	picture, givesLogo := readLogo(c.in), c.in.has("logo")
-	issuer, givesIssuer := false, false
-	if c.isCommand() {
-		issuer, givesIssuer = c.in.boolTerm("issuer")
+// An accountChange is what to change of an account. A member that is not listed here is refused.
+type accountChange struct {
+	set       change
+	givesLogo bool
+	logo      *logo // nil: none
+	issuer    *bool // nil: it stays
+}
+
+func readAccountChange(in *input) (r *accountChange) {
+	r = new(accountChange)
+	r.set = in.change(new(accountSettings).members(), false, "id", "name")
+	r.logo, r.givesLogo = readLogo(in), in.has("logo")
+	if in.has("issuer") {
+		// Whether the account's own tokens may issue and change its licences. Only a command of the operator sets it.
+		if issuer, isBool := in.boolTerm("issuer"); isBool {
+			r.issuer = &issuer
+		}
 	}
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
+	return r
+}
+
+// Change an account.
+//
+// Changes what is known of an account for orders. A change without effect writes nothing.
+func (s *server) updateAccount(ctx context.Context, c *call, of owner, r *accountChange) (*accountView, error) {
+	if r.issuer != nil && !c.isCommand() {
+		return nil, errMember("issuer", "not_allowed", "Only a command of the operator sets this.")
 	}
 	id := c.oneOwner(of).account
 	return updated(ctx, s.store, func(t *tx) (*accountView, error) {
-		if picture != nil {
-			t.addLogo(picture)
+		if r.logo != nil {
+			t.addLogo(r.logo)
 		}
 		err := changeSettings(t, s.nouns, id, func(s *accountSettings) {
-			if set.apply(s.members()); givesLogo {
-				s.Logo = picture.name()
+			if r.set.apply(s.members()); r.givesLogo {
+				s.Logo = r.logo.name()
 			}
 		}, actorToken(c))
-		if err == nil && givesIssuer {
-			err = changeIssuer(t, id, issuer, actorToken(c))
+		if err == nil && r.issuer != nil {
+			err = changeIssuer(t, id, *r.issuer, actorToken(c))
 		}
 		if err != nil {
 			return nil, err
@@ -96,12 +111,18 @@ func (s *server) patchAccount(ctx context.Context, c *call) (any, error) {
 	})
 }
 
+// checkLogoURI is a check for what a logo is sent as; parseLogo judges the rest.
+var checkLogoURI = textCheck{pattern: "^data:image/(png|jpeg|webp);base64,", least: 1, of: notEmpty.of}
+
 // readLogo reads the logo that a change gives an account; nil: none.
 func readLogo(in *input) *logo {
 	if !in.given("logo") {
 		return nil
 	}
-	uri := in.text("logo", optional, maxLogoURI, notEmpty)
+	// The logo on the account's pages, at most 32 KiB: a `data:` URI in base64 of a PNG, JPEG or WebP of at most 1024
+	// pixels each way, a PNG with nothing behind it, or null: none. An SVG is refused: send a PNG. The account shows
+	// the address at which it is served.
+	uri := in.text("logo", optional, maxLogoURI, checkLogoURI)
 	if uri == "" {
 		return nil
 	}

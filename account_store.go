@@ -35,7 +35,8 @@ var (
 	accountProblems problemTable
 
 	codeAccountNotFound = accountProblems.add(404, "account_not_found", "Account not found",
-		"There is no such account, or it is closed.")
+		"There is no such account, or it is closed.",
+		"Correct the id of the account. A closed one is not found either.")
 )
 
 var errAccount = &refusal{code: codeAccountNotFound}
@@ -302,25 +303,40 @@ func (q *queries) neededKeys(but []string, now time.Time) ([]neededKey, error) {
 // answers, so that it means no limit.
 const maxRateOption = 1_000_000_000
 
-// When cards are charged.
+// A captureTime is when cards are charged: `accept`, as soon as an order is accepted, or `handover`, by a call
+// when it is handed over.
+type captureTime string
+
+var captureTimes = declareWords[captureTime](captureOnAccept, captureOnHandover)
+
 const (
 	captureOnAccept   = "accept"
 	captureOnHandover = "handover"
 )
 
-// An accountSettings holds the settings of an account that takes orders (contract, section 11).
+// An accountSettings holds the settings of an account that takes orders (contract, section 11). Its Logo is the hash of
+// one, and in answers the address.
 type accountSettings struct {
-	Zone         string  `json:"zone"`          // "Europe/Zurich"
-	CutOff       string  `json:"cut_off"`       // when its business day ends: "04:00"
-	LegalName    *string `json:"legal_name"`    // on receipts
-	Address      *string `json:"address"`       // on receipts, in lines
-	VATNumber    *string `json:"vat_number"`    // on receipts
-	CaptureOn    string  `json:"capture_on"`    // captureOnAccept or captureOnHandover
-	AcceptWithin int     `json:"accept_within"` // minutes
-	Phone        *string `json:"phone"`         // where guests call it
-	Contact      *string `json:"contact"`       // where they write to it: mailto:info@example.com
-	Color        *string `json:"color"`         // of its pages: "#1a6b3c"
-	Logo         *string `json:"logo"`          // on its pages: the hash of a logo
+	Zone      string      `json:"zone"`       // Its time zone, of the IANA database: `Europe/Zurich`.
+	CutOff    string      `json:"cut_off"`    // When its business day ends, in its zone: `04:00`.
+	LegalName *string     `json:"legal_name"` // Who sells, on receipts, or null: it does not say.
+	Address   *string     `json:"address"`    // On receipts, in lines, or null: none.
+	VATNumber *string     `json:"vat_number"` // On receipts, or null: none.
+	CaptureOn captureTime `json:"capture_on"` // When cards are charged.
+
+	// After how many minutes an authorised order that nobody accepts is released.
+	AcceptWithin int `json:"accept_within" least:"1"`
+
+	Phone *string `json:"phone"` // A telephone number with its country, where guests call it, or null: none.
+
+	// Where guests write to it, a `mailto:` or `https:` URI, or null: nowhere.
+	Contact *string `json:"contact"`
+
+	// The color of links and buttons on its pages, or null: the pages' own. It is refused if it can't be read on a
+	// light page, with the nearest shade that can. In the dark pages lighten it.
+	Color *string `json:"color"`
+
+	Logo *string `json:"logo" is:"uri"` // The address of the logo on its pages, or null: none.
 }
 
 // members are what callers set of the settings.
@@ -331,7 +347,7 @@ func (s *accountSettings) members() []member {
 		{name: "legal_name", at: &s.LegalName, high: 200},
 		{name: "address", at: &s.Address, high: 500, lines: true},
 		{name: "vat_number", at: &s.VATNumber, high: 50},
-		{name: "capture_on", at: &s.CaptureOn, high: maxNameLength, check: oneOf(captureOnAccept, captureOnHandover)},
+		{name: "capture_on", at: (*string)(&s.CaptureOn), high: maxNameLength, check: oneOf(captureTimes...)},
 		{name: "accept_within", at: &s.AcceptWithin, low: 1, high: 7 * 24 * 60},
 		{name: "phone", at: &s.Phone, high: 30, check: checkPhone},
 		{name: "contact", at: &s.Contact, high: 300, check: checkContact},
@@ -341,22 +357,22 @@ func (s *accountSettings) members() []member {
 }
 
 // checkPhone is a textCheck for a telephone number that can be called from anywhere.
-func checkPhone(s string) (code, detail string) {
+var checkPhone = textCheck{pattern: `^\+[0-9 ()/.-]+$`, of: func(s string) (code, detail string) {
 	digits := len(phoneKey(s))
 	if !strings.HasPrefix(s, "+") || strings.Trim(s, "+0123456789 ()/.-") != "" || strings.Contains(s[1:], "+") ||
 		digits < 5 || digits > 15 {
 		return "invalid_phone", "This must be a telephone number with its country, as +41 32 622 00 00."
 	}
 	return "", ""
-}
+}}
 
 // checkContact is a textCheck for a URI at which guests write to an account.
-func checkContact(s string) (code, detail string) {
+var checkContact = textCheck{pattern: "^(mailto|https):", of: func(s string) (code, detail string) {
 	if !isContact(s, "mailto", "https") {
 		return "invalid_contact", "This must be a mailto: or https: URI, as mailto:info@example.com."
 	}
 	return "", ""
-}
+}}
 
 // settingsTable describes the table account_settings.
 var settingsTable = newTable("account_settings", "s", func(s *accountSettings) []field { return fieldsOf(s.members()) })

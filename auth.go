@@ -37,11 +37,15 @@ var (
 	authProblems problemTable
 
 	codeTokenRequired = authProblems.add(401, "token_required", "Token required",
-		"This request needs a bearer token in the Authorization header.")
+		"This request needs a bearer token in the Authorization header.",
+		"Send a bearer token.")
 	codeInvalidToken = authProblems.add(401, "invalid_token", "Invalid token",
-		"The bearer token is malformed, expired, revoked, or was issued by another service.")
+		"The bearer token is malformed, expired, revoked, or was issued by another service.",
+		"Get another token: this one is malformed, expired or revoked, or was issued elsewhere. A device asks "+
+			"with its licence key.")
 	codeScope = authProblems.add(403, "insufficient_scope", "Insufficient scope",
-		"The token does not carry the scope that this request needs.")
+		"The token does not carry the scope that this request needs.",
+		"Get a token with the scope that `WWW-Authenticate` names.")
 
 	errTokenRequired = &refusal{code: codeTokenRequired, challenge: bearerChallenge}
 )

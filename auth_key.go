@@ -35,8 +35,12 @@ const pemPath = "/keys.pem"
 func keyWing(s *server) wing {
 	return wing{
 		roots: []rootPath{
-			{path: jwksPath, open: true, serve: s.showKeys},
-			{path: pemPath, open: true, serve: s.showKeysPEM},
+			{path: jwksPath, open: true, serve: s.getKeys,
+				answers:  answerForm{media: "application/jwk-set+json", cached: true},
+				endpoint: servedBy[keySet](s.getKeys)},
+			{path: pemPath, open: true, serve: s.getPublicKeys,
+				answers:  answerForm{media: "application/x-pem-file", cached: true},
+				endpoint: servedBy[string](s.getPublicKeys)},
 		},
 	}
 }
@@ -314,21 +318,30 @@ func (k *keyring) wholeKid(end string) string {
 	return found[0]
 }
 
-// showKeys answers GET /.well-known/jwks.json: the public halves of all keys (RFC 7517).
-func (s *server) showKeys(w *response, _ *http.Request) {
+// A keySet is the public keys that verify tokens (RFC 7517).
+type keySet struct {
+	Keys []publicKey `json:"keys"` // The signing key first.
+}
+
+// Read the public keys.
+//
+// They verify tokens and leases. New keys are public for a day before they sign.
+func (s *server) getKeys(w *response, _ *http.Request) {
 	ring := s.keys.Load()
-	set := make([]map[string]string, 0, len(ring.keys))
+	set := keySet{Keys: make([]publicKey, 0, len(ring.keys))}
 	for i := range ring.keys {
-		set = append(set, ring.keys[i].jwk())
+		set.Keys = append(set.Keys, ring.keys[i].jwk())
 	}
 	w.Header().Set("Content-Type", "application/jwk-set+json")
 	w.Header().Set("Cache-Control", "public, max-age=300")
-	s.write(w, reply{status: http.StatusOK, body: encodeJSON(map[string]any{"keys": set})})
+	s.write(w, reply{status: http.StatusOK, body: encodeJSON(set)})
 }
 
-// showKeysPEM answers GET /keys.pem: the same as PEM (RFC 7468), the signing key first, as "widgetd key public"
-// prints them.
-func (s *server) showKeysPEM(w *response, r *http.Request) {
+// Read the public keys as PEM.
+//
+// The same keys as PEM (RFC 7468), the one that signs first, each after a line with its thumbprint: a file that an
+// application can pin.
+func (s *server) getPublicKeys(w *response, r *http.Request) {
 	var all strings.Builder
 	ring := s.keys.Load()
 	for i := range ring.keys {

@@ -66,10 +66,20 @@ func signingKeyOf(private ed25519.PrivateKey, createdAt stamp) signingKey {
 	return signingKey{private: private, public: public, kid: thumbprint(public), createdAt: createdAt}
 }
 
-// jwk returns the public half as a JSON Web Key (RFC 8037).
-func (k *signingKey) jwk() map[string]string {
+// A publicKey is one public key (RFC 8037).
+type publicKey struct {
+	Algorithm string `json:"alg" is:"=EdDSA"`              // The algorithm.
+	Curve     string `json:"crv" is:"=Ed25519"`            // The curve.
+	Kid       string `json:"kid" is:"^[A-Za-z0-9_-]{43}$"` // Its RFC 7638 thumbprint.
+	Type      string `json:"kty" is:"=OKP"`                // The kind of key.
+	Use       string `json:"use" is:"=sig"`                // What it is for.
+	X         string `json:"x" is:"^[A-Za-z0-9_-]{43}$"`   // The key, base64url.
+}
+
+// jwk returns the public half as a JSON Web Key.
+func (k *signingKey) jwk() publicKey {
 	x := base64.RawURLEncoding.EncodeToString(k.public)
-	return map[string]string{"kty": "OKP", "crv": "Ed25519", "x": x, "kid": k.kid, "use": "sig", "alg": "EdDSA"}
+	return publicKey{Algorithm: "EdDSA", Curve: "Ed25519", Kid: k.kid, Type: "OKP", Use: "sig", X: x}
 }
 
 // thumbprint returns the JWK thumbprint of a key (RFC 7638, with the members of RFC 8037).

@@ -57,7 +57,7 @@ func TestKeyring_namesAKeyByItsThumbprint(t *testing.T) {
 	public := private.Public().(ed25519.PublicKey)
 	sameText(t, "thumbprint", thumbprint(public), "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k")
 	key := signingKeyOf(private, stamp{})
-	sameText(t, "x", key.jwk()["x"], "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
+	sameText(t, "x", key.jwk().X, "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
 	// Appendix A.4: the signature of "eyJhbGciOiJFZERTQSJ9.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc".
 	const input = "eyJhbGciOiJFZERTQSJ9.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc"
 	want := "hgyY0il_MGCjP0JzlnLWG1PPOt7-09PGcvMg3AIbQR6dWbhijcNR4ki4iylGjg5BhVsPt9g7sVvpAr_MuM0KAg"

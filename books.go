@@ -58,7 +58,7 @@ type bookProduct struct {
 
 	account    textCheck // of the code of an account
 	tax        textCheck // of the tax of a rule
-	costCenter textCheck // of a cost centre; nil: any will do
+	costCenter textCheck // of a cost centre; any will do if it is zero
 
 	tokenLife time.Duration // after which tokens that were not replaced lapse; 0: new ones can be had at any time
 
@@ -119,19 +119,26 @@ var (
 	booksProblems problemTable
 
 	codeBooksNotFound = booksProblems.add(404, "books_connection_not_found", "Connection not found",
-		"There is no connection with books with this id.")
+		"There is no connection with books with this id.",
+		"List the connections of the account.")
 	codeExportNotFound = booksProblems.add(404, "export_not_found", "Export not found",
-		"The connection has no export with this id.")
+		"The connection has no export with this id.",
+		"List the exports of the connection.")
 	codeBooksNotSet = booksProblems.add(409, "books_not_available", "Product not available",
-		"The operator of this service has not set up this product.")
+		"The operator of this service has not set up this product.",
+		"Ask the operator to set up the application of the software.")
 	codeBooksState = booksProblems.add(409, "books_connection_state", "Not in this state",
-		"The state of the connection does not allow this.")
+		"The state of the connection does not allow this.",
+		"Read the connection: choose a company, or connect it again.")
 	codeExportState = booksProblems.add(409, "export_state", "Not in this state",
-		"The state of the export does not allow this.")
+		"The state of the export does not allow this.",
+		"Read the export; it may have moved on meanwhile.")
 	codeNoRevenue = booksProblems.add(409, "no_revenue", "No revenue",
-		"On this business day there is nothing that the connection would send.")
+		"On this business day there is nothing that the connection would send.",
+		"Read the revenue day; `outside` and `tests` say what is sent besides.")
 	codeBooksUnavailable = booksProblems.add(503, "books_unavailable", "Books unavailable",
-		"The books can't be reached, or give no usable answer.")
+		"The books can't be reached, or give no usable answer.",
+		"Try again later; exports are tried again by themselves.")
 
 	errBooksConnection = &refusal{code: codeBooksNotFound}
 	errExport          = &refusal{code: codeExportNotFound}
@@ -166,61 +173,114 @@ type bookTokens struct {
 	RenewedAt time.Time `json:"renewed_at,omitzero"` // when renewing gave them; zero: the owner's consent did
 }
 
-// A bookLink is the address at which the owner of an account can agree that it is connected.
+// A bookLink is where the owner of an account agrees that it is connected.
 type bookLink struct {
-	AuthorizeURL string `json:"authorize_url"`
-	ExpiresAt    stamp  `json:"expires_at"`
+	AuthorizeURL string `json:"authorize_url" is:"uri"` // The address to open in a browser. Each connects once.
+	ExpiresAt    stamp  `json:"expires_at"`             // Until when it works.
 }
 
-// A bookOrganisation is a company that a product lets us write the books of.
-type bookOrganisation struct {
+// A bookCompany is a company that a product lets us write the books of.
+type bookCompany struct {
 	ID     string `json:"id"` // Xero's tenant id, Fortnox' database number
 	Name   string `json:"name"`
 	LinkID string `json:"link_id,omitempty"` // as bookTokens.LinkID
 }
 
-// A bookConnection is a company whose books an account is connected with. What callers see of one also has the
-// members that are no columns, see show.
+// A bookConnection is a company in bookkeeping software that an account is connected with.
 type bookConnection struct {
-	ID               string             `json:"id"`
-	AccountID        string             `json:"account_id"`
-	Product          string             `json:"product"`
-	State            string             `json:"state"` // no column: choosing, in_use, failing, …
-	OrganisationID   *string            `json:"-"`     // nil: it is to be chosen among Choices
-	Organisation     string             `json:"-"`
-	Company          *bookOrganisation  `json:"organisation"` // no column: the two above
-	Choices          []bookOrganisation `json:"-"`
-	ChoiceViews      []bookOrganisation `json:"choices"`  // no column: Choices, of which one is to be chosen
-	Currency         *string            `json:"currency"` // of the books
-	Sealed           []byte             `json:"-"`        // bookTokens; nil: it has none
-	Tokens           int64              `json:"-"`        // how often they were replaced
-	RefreshingUntil  stamp              `json:"-"`        // until when another call has claimed replacing them
-	Mapping          *bookMapping       `json:"-"`        // nil: none was confirmed
-	MappingAt        stamp              `json:"mapping_confirmed_at"`
-	SendFrom         *businessDate      `json:"send_from"`     // the first day that is sent automatically; nil: none is
-	PayoutsFrom      *businessDate      `json:"payouts_from"`  // the same for payouts, by when they arrive
-	Status           string             `json:"-"`             // entryDraft or entryPosted, for Xero
-	StatusView       *string            `json:"status"`        // no column: Status; nil: another product
-	Series           *string            `json:"series"`        // Fortnox: where vouchers are numbered
-	Outside          bool               `json:"outside"`       // what was paid outside is sent too
-	Tests            bool               `json:"tests"`         // what was paid with test keys is sent too
-	Former           []formerSwitches   `json:"-"`             // no column: the two above on earlier days, in order
-	SwitchesFrom     *businessDate      `json:"switches_from"` // no column: since when those hold; nil: all days
-	FailingSince     stamp              `json:"failing_since"`
-	NeedsReconnectAt stamp              `json:"needs_reconnect_at"`
-	CreatedAt        stamp              `json:"created_at"`
-	RemovedAt        stamp              `json:"-"`
+	ID             string              `json:"id" is:"bkc"`                // The id of the connection.
+	AccountID      string              `json:"account_id" is:"acct"`       // The account whose revenue is sent.
+	Product        string              `json:"product" is:"=xero|fortnox"` // The software.
+	State          bookConnectionState `json:"state"`                      // Whether it works; show sets it.
+	OrganisationID *string             `json:"-"`                          // nil: it is to be chosen among Choices
+	Organisation   string              `json:"-"`
+
+	Company     *bookOrganisation `json:"organisation"` // The company, or null: it is to be chosen.
+	Choices     []bookCompany     `json:"-"`
+	ChoiceViews []bookChoice      `json:"choices"` // The companies to choose from.
+
+	Currency        *string      `json:"currency"` // The currency of the books, or null: not known yet.
+	Sealed          []byte       `json:"-"`        // bookTokens; nil: it has none
+	Tokens          int64        `json:"-"`        // how often they were replaced
+	RefreshingUntil stamp        `json:"-"`        // until when another call has claimed replacing them
+	Mapping         *bookMapping `json:"-"`        // nil: none was confirmed
+
+	// When its mapping was confirmed, or null: it has none, so that nothing can be sent.
+	MappingAt stamp `json:"mapping_confirmed_at"`
+
+	// The first business day that is sent on its own, or null: none is.
+	SendFrom *businessDate `json:"send_from" is:"date"`
+
+	// The first day of arrival from which on payouts are sent on their own, or null: none is.
+	PayoutsFrom *businessDate `json:"payouts_from" is:"date"`
+
+	Status     bookEntryStatus  `json:"-"`
+	StatusView *bookEntryStatus `json:"status"` // What entries at Xero become, or null: it is at Fortnox.
+
+	Series  *string          `json:"series"`  // The series of vouchers at Fortnox, or null: none is chosen.
+	Outside bool             `json:"outside"` // Whether what was paid outside is sent too.
+	Tests   bool             `json:"tests"`   // Whether what was paid with test keys is sent too.
+	Former  []formerSwitches `json:"-"`       // no column: the two above on earlier days, in order
+
+	// The business day from which `outside` and `tests` hold as they are here, or null: they hold for all days. Earlier
+	// days keep those that they had, whenever they are sent.
+	SwitchesFrom *businessDate `json:"switches_from" is:"date"`
+
+	// Since when the books give no usable answers, or null: they do.
+	FailingSince stamp `json:"failing_since"`
+
+	// Since when its owner has to connect it again, or null: it works.
+	NeedsReconnectAt stamp `json:"needs_reconnect_at"`
+
+	CreatedAt stamp `json:"created_at"` // When it was connected first.
+	RemovedAt stamp `json:"-"`
 }
+
+// A bookOrganisation is the company whose books an account is connected with, or null: it is to be chosen.
+type bookOrganisation struct {
+	ID   string `json:"id"`   // Its id there.
+	Name string `json:"name"` // Its name.
+}
+
+// A bookChoice is a company that can be chosen.
+type bookChoice struct {
+	ID   string `json:"id"`   // Its id there.
+	Name string `json:"name"` // Its name.
+}
+
+// A bookConnectionState is whether a connection works. `choosing`: one of `choices` is to be chosen. `failing`:
+// the books give no usable answers, and are asked again. `needs_reconnect`: its owner has to connect it again.
+type bookConnectionState string
+
+const (
+	booksChoosing       = "choosing"
+	booksInUse          = "in_use"
+	booksFailing        = "failing"
+	booksNeedsReconnect = "needs_reconnect"
+	booksRemoved        = "removed"
+)
+
+var _ = declareWords[bookConnectionState](booksChoosing, booksInUse, booksFailing, booksNeedsReconnect, booksRemoved)
 
 // members lists what callers may set of a connection.
 func (c *bookConnection) members() []member {
 	return []member{
+		// The first business day that is sent on its own, or null: none is. A day that is past is refused without
+		// `history`, unless it is that day already.
 		{name: "send_from", at: &c.SendFrom, high: 10, check: notEmptyAnd(checkBusinessDate)},
+		// The first day of arrival from which on payouts are sent on their own, as `send_from`, or null: none is. What
+		// is in them must be of days that are in the books.
 		{name: "payouts_from", at: &c.PayoutsFrom, high: 10, check: notEmptyAnd(checkBusinessDate)},
-		{name: "status", at: &c.Status, high: 10, check: oneOf(entryDraft, entryPosted)},
-		{name: "series", at: &c.Series, high: 10, check: notEmptyAnd(
-			checkedBy(visible, "invalid_series", "This must be the code of a voucher series, such as W."))},
-		{name: "outside", at: &c.Outside}, {name: "tests", at: &c.Tests},
+		{name: "status", at: (*string)(&c.Status), // Xero: what entries become.
+			high: 10, check: oneOf(entryStatuses...)},
+		{name: "series", at: &c.Series, // Fortnox: the series of vouchers, which takes manual entries, or null: none.
+			high: 10, check: notEmptyAnd(textCheck{
+				of: checkedBy(visible, "invalid_series", "This must be the code of a voucher series, such as W.")})},
+		// Whether what was paid outside is sent too, which a till usually books: of business days from the present one
+		// on.
+		{name: "outside", at: &c.Outside},
+		// Whether what was paid with test keys is sent too: of business days from the present one on.
+		{name: "tests", at: &c.Tests},
 	}
 }
 
@@ -231,13 +291,21 @@ type formerSwitches struct {
 	Tests   bool         `json:"tests"`
 }
 
-// What Xero is to make of an entry.
+// A bookEntryStatus is what Xero is to make of an entry.
+type bookEntryStatus string
+
 const (
 	entryDraft  = "draft"
 	entryPosted = "posted"
 )
 
-// What a rule of a mapping is for.
+var entryStatuses = declareWords[bookEntryStatus](entryDraft, entryPosted)
+
+// A bookMappingKind is what a rule of a mapping is for. Of payouts: `fee`: what providers keep; `fee_tax`: tax on
+// that, as they list it; `dispute_fee`: what they keep of disputes; `transit`: what is on its way to the bank, in
+// Xero no bank account. Without a line for `transit` the accountant books what arrives.
+type bookMappingKind string
+
 const (
 	ruleSales    = "sales"    // of one rate of VAT, and one group or all others
 	ruleDelivery = "delivery" // of one rate of VAT
@@ -251,55 +319,65 @@ const (
 	ruleTransit    = "transit"     // what is on its way to the bank; without one the accountant books payouts
 )
 
-// A mappingRule names the account of the books that gets something.
+// A mappingRule is which account of the books gets something.
 type mappingRule struct {
-	Kind    string `json:"kind"`     // ruleSales, …
-	VATRate *int64 `json:"vat_rate"` // of ruleSales and ruleDelivery
+	Kind bookMappingKind `json:"kind"` // What it is for.
 
-	// Of ruleSales: "" is what has no group; nil: every group that no other rule names.
-	Group *string `json:"group"`
+	// Of `sales` and `delivery`: the rate of VAT in hundredths of a percent, or null: of another kind.
+	VATRate *int64 `json:"vat_rate" most:"10000"`
 
-	Method  *string `json:"method"`  // of rulePayment
-	Account string  `json:"account"` // its code in the books: "3001"
+	// Of `sales`: the group, or null: every group that no other line names. Empty: what has no group.
+	Group *string `json:"group" most:"200"`
 
-	// Of ruleSales and ruleDelivery, and ruleTip at Xero. Xero: a TaxType; Fortnox: the account of the VAT.
-	Tax *string `json:"tax"`
+	Method  *bookPayMethod `json:"method"`  // The way of paying, or null: it is not of the kind `payment`.
+	Account string         `json:"account"` // The code of the account in the books: at Fortnox 1000 to 9999.
 
-	CostCenter *string `json:"cost_center"` // Xero: "category:option" of tracking; nil: none
+	// Xero: a TaxType; Fortnox: the account of the VAT. Or null: it has none, which at Xero is `NONE`.
+	Tax *string `json:"tax" least:"1" most:"50"`
+
+	// A cost centre, or null: none; Xero: a tracking category and its option, `Region:North`.
+	CostCenter *string `json:"cost_center" least:"1" most:"100"`
 }
 
-// A bookMapping says which account of the books gets what.
+// A bookMapping is which account of the books gets what.
 type bookMapping struct {
-	Lines []mappingRule `json:"lines"`
+	Lines []mappingRule `json:"lines"` // The rules.
 }
 
-// An entryLine is one line of an entry. Amounts are not negative, and one of the two is 0.
+// An entryLine is one line of an entry. One of `debit` and `credit` is 0.
 type entryLine struct {
-	Account    string `json:"account"`
-	Text       string `json:"text"` // for people: "Sales 8.1 %, food"
-	Debit      int64  `json:"debit"`
-	Credit     int64  `json:"credit"`
-	Tax        string `json:"tax,omitempty"` // Xero's TaxType
-	CostCenter string `json:"cost_center,omitempty"`
-	VAT        int64  `json:"vat,omitempty"` // Xero: the VAT in it by our figures
-	Rate       int64  `json:"vat_rate,omitempty"`
+	Account    string `json:"account"`                 // The account.
+	Text       string `json:"text"`                    // What it is, for people.
+	Debit      int64  `json:"debit"`                   // In the minor unit.
+	Credit     int64  `json:"credit"`                  // In the minor unit.
+	Tax        string `json:"tax,omitempty"`           // Xero: the TaxType.
+	CostCenter string `json:"cost_center,omitempty"`   // The cost centre.
+	VAT        int64  `json:"vat,omitempty" least:"-"` // Xero: the VAT in it by the orders' figures.
+	Rate       int64  `json:"vat_rate,omitempty"`      // The rate of VAT in hundredths of a percent.
 
-	// What a payout moves from a clearing account to that of transit, which is taken back if the payout fails.
+	// Of a payout: the line moves what is paid out to the account of what is on its way; else absent. It is taken back
+	// if the payout fails.
 	Transfer bool `json:"transfer,omitempty"`
 }
 
 // A bookEntry is what is written into the books: its debits are equal to its credits.
 type bookEntry struct {
-	Date      businessDate `json:"date"`
-	Narration string       `json:"narration"` // with the sync key in it
-	Currency  string       `json:"currency"`
-	Status    string       `json:"status,omitempty"` // Xero: entryDraft or entryPosted
-	Series    string       `json:"series,omitempty"` // Fortnox
-	Year      int64        `json:"year,omitempty"`   // Fortnox: the id of the financial year
-	Lines     []entryLine  `json:"lines"`
+	Date      businessDate    `json:"date" is:"date"`   // Its date in the books.
+	Narration string          `json:"narration"`        // Its text, with the sync key in it.
+	Currency  string          `json:"currency"`         // The currency.
+	Status    bookEntryStatus `json:"status,omitempty"` // Xero: what it becomes.
+	Series    string          `json:"series,omitempty"` // Fortnox: the series.
+	Year      int64           `json:"year,omitempty"`   // Fortnox: the id of the financial year.
+	Lines     []entryLine     `json:"lines"`            // The lines.
 }
 
-// The states of an export.
+// A bookExportState is how far an export is. `waiting`: its day is not closed, or it is about to be looked at.
+// `held`: something is missing, see `reason`. `ready`: nothing was written, and it is sent again. `sending`: it
+// was given away. `unknown`: the answer was lost, and the entry is looked for in the books. `posted`: it is in
+// the books, at Xero as a draft if so chosen. `failed`: the books refuse it. `reversed`: it counts in the books
+// no more.
+type bookExportState string
+
 const (
 	exportWaiting  = "waiting"  // its day is not over, or it is about to be worked on
 	exportHeld     = "held"     // something is missing, see its reason
@@ -310,6 +388,9 @@ const (
 	exportFailed   = "failed"   // the books refuse it
 	exportReversed = "reversed" // its entry was reversed, or was voided in the books
 )
+
+var exportStates = declareWords[bookExportState](exportWaiting, exportHeld, exportReady, exportSending, exportUnknown,
+	exportPosted, exportFailed, exportReversed)
 
 // Why an export is held (contract, section 12).
 const (
@@ -348,63 +429,92 @@ var (
 	dailyReasons = append([]string{heldRefused}, lackReasons...)
 )
 
-// The parts of a payout that have entries of their own.
+// A bookPart is a part of a payout that has an entry of its own.
+type bookPart string
+
 const (
 	partPayout = "payout"
 	partUndo   = "undo" // takes back what was booked as on its way of a payout that failed then
 )
 
+var _ = declareWords[bookPart](partPayout, partUndo)
+
 // An exportSubject is what an entry is of: a business day in a currency, or a part of a payout.
 type exportSubject struct {
-	Date     businessDate `json:"date"` // of a payout: on which it arrives
-	Currency string       `json:"currency"`
-	PayoutID *string      `json:"payout_id"` // nil: it is of a day
-	Part     *string      `json:"part"`      // of a payout: partPayout or partUndo
+	Date     businessDate `json:"date" is:"date"`     // The business day; of a payout the day on which it arrives.
+	Currency string       `json:"currency"`           // The currency.
+	PayoutID *string      `json:"payout_id" is:"pot"` // The payout, or null: it is of a day.
+
+	// Of a payout: `payout` is its entry, `undo` takes back what that has booked as on its way, since the payout has
+	// failed. Or null: it is of a day.
+	Part *bookPart `json:"part"`
 }
 
-// A bookExport is the entry of a day or of a part of a payout, or one that reverses it.
+// A bookExport is the entry of a business day or of a payout, or one that reverses it.
 type bookExport struct {
-	ID           string `json:"id"`
-	ConnectionID string `json:"connection_id"`
-	AccountID    string `json:"account_id"`
+	ID           string `json:"id" is:"exp"`            // The id of the export.
+	ConnectionID string `json:"connection_id" is:"bkc"` // The connection.
+	AccountID    string `json:"account_id" is:"acct"`   // The account.
 	exportSubject
-	Revision   int64           `json:"revision"`
-	Reverses   *string         `json:"reverses"`   // the export whose entry this one reverses
-	EntryDate  businessDate    `json:"entry_date"` // in the books; another than Date only for a reversal
-	State      string          `json:"state"`
-	Reason     *string         `json:"reason"` // kept while it is sent again, until there is an answer
-	Detail     *string         `json:"detail"`
-	SyncKey    string          `json:"sync_key"`
-	Entry      json.RawMessage `json:"entry"`     // a bookEntry, as it was sent last; nil: it was not sent
-	Request    *string         `json:"-"`         // exactly what was sent last
-	EntryID    *string         `json:"entry_id"`  // in the books
-	EntryURL   *string         `json:"entry_url"` // no column; nil: not posted, or the product has none
-	Attempts   int64           `json:"attempts"`
-	Changes    int64           `json:"-"`      // grows with each change
-	DueAt      stamp           `json:"due_at"` // when the worker turns to it next; zero: never
-	HeldAt     stamp           `json:"-"`      // since when it is held, has failed, or lacks something while unknown
-	CreatedAt  stamp           `json:"created_at"`
-	SentAt     stamp           `json:"sent_at"`
-	PostedAt   stamp           `json:"posted_at"`
-	ReversedAt stamp           `json:"reversed_at"`
+
+	// 1 for the first entry of the day, or of the part of the payout.
+	Revision int64 `json:"revision" least:"1"`
+
+	Reverses  *string         `json:"reverses" is:"exp"`    // The export whose entry this one reverses, or null: none.
+	EntryDate businessDate    `json:"entry_date" is:"date"` // The date in the books.
+	State     bookExportState `json:"state"`                // How far it is.
+
+	// Why it is `held`, or null: it is not. `unmapped`, `unknown_payment`, `currency`, `locked_period`,
+	// `no_financial_year`, `no_series`, `account_unusable`, `no_license`, `no_right`, `refused` (of these three
+	// `detail` has the books' own words, and it is looked at once a day), `needs_reconnect`, `edited_in_books`,
+	// `unbalanced`; of a payout also the `reason` of that, `day_not_posted` (a day on which what is in it counts is not
+	// in the books yet) or `no_method` (something in it is of no payment, and the ways of paying have different
+	// clearing accounts); or a code of the books, why it has failed. `disconnected`: it was `sending` or `unknown` when
+	// its connection was ended; if it is not found in the books once the company is connected again, it is dropped,
+	// unless somebody has asked for it since. It is kept while the entry is sent again, until there is an answer.
+	Reason *string `json:"reason"`
+
+	Detail  *string `json:"detail"`   // The same for people, or null: nothing is to be said.
+	SyncKey string  `json:"sync_key"` // The text by which its entry is found in the books.
+
+	// The entry as it was sent last, or null: it was not sent.
+	Entry json.RawMessage `json:"entry" is:"bookEntry"`
+
+	Request *string `json:"-"`        // exactly what was sent last
+	EntryID *string `json:"entry_id"` // Its id in the books, or null: it is not known to be there.
+
+	// Its page in Xero, for people who are signed in there, or null: it has no `entry_id`, or is in Fortnox, whose
+	// pages have no address that its API tells.
+	EntryURL *string `json:"entry_url" is:"uri"`
+
+	Attempts   int64 `json:"attempts"`    // How often it was sent.
+	Changes    int64 `json:"-"`           // grows with each change
+	DueAt      stamp `json:"due_at"`      // When it is looked at next, or null: not any more.
+	HeldAt     stamp `json:"-"`           // since when it is held, has failed, or lacks something while unknown
+	CreatedAt  stamp `json:"created_at"`  // When it was asked for, or came to be due.
+	SentAt     stamp `json:"sent_at"`     // When it was sent last, or null: it was not.
+	PostedAt   stamp `json:"posted_at"`   // When it was seen in the books, or null: it was not.
+	ReversedAt stamp `json:"reversed_at"` // When it was reversed, or null: it was not.
 }
 
 // A bookAccount is an account of the books' own chart.
 type bookAccount struct {
-	Code   string `json:"code"`
-	Name   string `json:"name"`
-	Type   string `json:"type"`   // as the product names it; Fortnox: ""
-	Tax    string `json:"tax"`    // the TaxType or VAT code that it has there; "": none
-	Usable bool   `json:"usable"` // entries of ours can name it
-	Why    string `json:"why"`    // why they can't: archived, bank, receivable, payable, system
+	Code   string `json:"code"`   // Its code.
+	Name   string `json:"name"`   // Its name.
+	Type   string `json:"type"`   // Its type as Xero names it; empty at Fortnox.
+	Tax    string `json:"tax"`    // The TaxType or VAT code that it has there; empty: none.
+	Usable bool   `json:"usable"` // Whether entries can name it.
+
+	// Why entries can't name it: `archived`, `bank`, `receivable`, `payable` or `system`; empty: they can.
+	Why string `json:"why"`
 }
 
-// A bookTaxRate is a rate of tax that the books know (Xero).
+// A bookTaxRate is a rate of tax that the books know.
 type bookTaxRate struct {
-	Code   string `json:"code"` // TaxType: "OUTPUT2"
-	Name   string `json:"name"`
-	Rate   int64  `json:"rate"`   // in hundredths of a percent
-	Usable bool   `json:"usable"` // active, and for revenue
+	Code   string `json:"code"`           // The TaxType, as `OUTPUT2`.
+	Name   string `json:"name"`           // Its name.
+	Rate   int64  `json:"rate" least:"-"` // In hundredths of a percent.
+	Usable bool   `json:"usable"`         // Whether it is active, and for revenue.
 }
 
 // A bookChart is what the books report about themselves (accounts, rates, locked days), for entries of one date.
@@ -460,7 +570,7 @@ type ledger interface {
 	exchange(ctx context.Context, app appSecrets, redirectURL, code, verifier string) (*bookTokens, error)
 
 	// organisations returns the companies that were just agreed to.
-	organisations(ctx context.Context, tokens *bookTokens) ([]bookOrganisation, error)
+	organisations(ctx context.Context, tokens *bookTokens) ([]bookCompany, error)
 
 	// renew makes new tokens out of those of a connection: Xero by its refresh token, Fortnox by client
 	// credentials and the tenant's id.

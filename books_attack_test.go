@@ -425,7 +425,7 @@ func (h *bookHistory) trade() {
 	case 2:
 		if id := h.order(methodCard); id != "" {
 			h.try(func(t *tx) error {
-				o, f, err := refundOrder(t, of, id, refundWish{amount: &amount}, anActor)
+				o, f, err := refundOrder(t, of, id, newRefund{amount: &amount}, anActor)
 				if err != nil {
 					return err
 				}
@@ -482,7 +482,7 @@ func (h *bookHistory) meddle() {
 	case what == 11:
 		h.sendOutside(!h.outsideOn(h.today()))
 	default:
-		h.set(func(c *bookConnection) { c.Status = []string{entryDraft, entryPosted}[h.random.IntN(2)] })
+		h.set(func(c *bookConnection) { c.Status = entryStatuses[h.random.IntN(2)] })
 	}
 	h.did = append(h.did, fmt.Sprintf("%s meddling %d", time.Now().Format("02 15:04:05"), what))
 }
@@ -651,7 +651,7 @@ func TestBooks_daysBeforeTheOneFromWhichIsSentAreDroppedUnlessTheyAreInTheBooks(
 		k.work(5 * time.Minute)
 		var got []string
 		for _, x := range k.exports() {
-			got = append(got, x.Date+" "+x.State)
+			got = append(got, x.Date+" "+string(x.State))
 		}
 		if want := []string{"2000-01-01 posted", "2000-01-03 posted"}; !slices.Equal(got, want) {
 			t.Errorf("exports: %q, want %q", got, want)

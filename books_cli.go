@@ -252,7 +252,7 @@ func ruleCell(member string, row *jsonValue) any {
 
 // showPreview prints the entries of a day, and what is missing.
 func showPreview(e *env, answer *jsonValue) error {
-	var day datePreview
+	var day bookPreview
 	err := json.Unmarshal([]byte(answer.raw), &day)
 	if err == nil && len(day.Entries) == 0 {
 		_, err = fmt.Fprintln(e.stdout, "nothing would be sent")
@@ -267,7 +267,7 @@ func showPreview(e *env, answer *jsonValue) error {
 
 // showPayoutPreview prints the entry of a payout, and what is missing.
 func showPayoutPreview(e *env, answer *jsonValue) error {
-	var p bookPreview
+	var p bookPreviewEntry
 	if err := json.Unmarshal([]byte(answer.raw), &p); err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ func showPayoutPreview(e *env, answer *jsonValue) error {
 }
 
 // printPreview prints the entry of a day and currency or of a payout, and what is missing.
-func (e *env) printPreview(p *bookPreview) error {
+func (e *env) printPreview(p *bookPreviewEntry) error {
 	if p.Entry != nil {
 		fmt.Fprintln(e.stdout, printable(p.Entry.Narration))
 		err := printObjects(e, "ACCOUNT DEBIT CREDIT TAX TEXT", amountCells("debit", "credit"), p.Entry.Lines)
@@ -302,7 +302,7 @@ const exportColumns = "ID DATE CURRENCY PART REVISION STATE REASON DETAIL BOOKS_
 
 // exportPages reads the exports that the options of books export list leave.
 func exportPages(e *env, q *queries) (rowPages, error) {
-	state, err := e.choice("state", exportStates)
+	state, err := e.choice("state", asTexts(exportStates))
 	if err != nil {
 		return nil, err
 	}

@@ -176,7 +176,7 @@ func (b *books) callback(
 // exchange swaps a code for tokens, and returns the companies that they give access to.
 func (b *books) exchange(
 	ctx context.Context, a *bookAuthorization, code string,
-) (tokens *bookTokens, companies []bookOrganisation, err error) {
+) (tokens *bookTokens, companies []bookCompany, err error) {
 	app, err := b.appSecrets(a.Product)
 	if err != nil {
 		return nil, nil, err
@@ -196,7 +196,7 @@ func (b *books) exchange(
 // connectBooks writes the connection of an account with one of the companies to which access was granted, or one
 // that waits for a choice. Errors: errAccount, errBooksConnected.
 func connectBooks(
-	t *tx, keys *keyring, a *bookAuthorization, tokens *bookTokens, companies []bookOrganisation,
+	t *tx, keys *keyring, a *bookAuthorization, tokens *bookTokens, companies []bookCompany,
 ) (*bookConnection, error) {
 	if err := t.openAccount(a.AccountID); err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func connectBooks(
 		return nil, err
 	}
 	if used != nil && used.OrganisationID != nil {
-		company := firstWhere(companies, func(o bookOrganisation) bool { return o.ID == *used.OrganisationID })
+		company := firstWhere(companies, func(o bookCompany) bool { return o.ID == *used.OrganisationID })
 		if company == nil {
 			return nil, errBooksConnected
 		}
@@ -236,7 +236,7 @@ func saveWithTokens(t *tx, keys *keyring, c *bookConnection, tokens *bookTokens)
 // bindOrganisation gives the chosen company to a connection that has none. If the account had a connection with
 // that company before, that one is used again instead.
 func bindOrganisation(
-	t *tx, keys *keyring, c *bookConnection, company bookOrganisation, tokens *bookTokens, actor string,
+	t *tx, keys *keyring, c *bookConnection, company bookCompany, tokens *bookTokens, actor string,
 ) (*bookConnection, error) {
 	former, err := t.connectionWithOrganisation(c.AccountID, c.Product, company.ID)
 	if err != nil {
@@ -252,7 +252,7 @@ func bindOrganisation(
 
 // reconnectBooks gives a connection a company and tokens, with an event, and wakes the exports that wait for it.
 func reconnectBooks(
-	t *tx, keys *keyring, c *bookConnection, company bookOrganisation, tokens *bookTokens,
+	t *tx, keys *keyring, c *bookConnection, company bookCompany, tokens *bookTokens,
 	kind eventType, actor string,
 ) error {
 	tokens.LinkID = company.LinkID
@@ -288,7 +288,7 @@ func chooseOrganisation(
 		return nil, &refusal{code: codeBooksState,
 			detail: "The connection has a company: disconnect it to choose another."}
 	}
-	company := firstWhere(c.Choices, func(o bookOrganisation) bool { return o.ID == organisationID })
+	company := firstWhere(c.Choices, func(o bookCompany) bool { return o.ID == organisationID })
 	if company == nil {
 		return nil, errMember("organisation", "unknown_value", "This is none of the companies to choose from.")
 	}
@@ -356,8 +356,8 @@ func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*book
 	return c, nil
 }
 
-// A connectionChange is what the owner of a connection wants to be different.
-type connectionChange struct {
+// A bookConnectionChange is what is to be different of a connection. A member that is absent stays.
+type bookConnectionChange struct {
 	organisation string // see chooseOrganisation; "": no change
 	set          change // its members
 	history      bool   // send_from and payouts_from may be days that are past
@@ -365,7 +365,9 @@ type connectionChange struct {
 
 // changeBooks makes a change that the owner of a connection wants, and returns the connection. Errors:
 // errBooksConnection, books_connection_state, a refusal that names the member.
-func changeBooks(t *tx, keys *keyring, o owner, id string, w connectionChange, actor string) (*bookConnection, error) {
+func changeBooks(
+	t *tx, keys *keyring, o owner, id string, w bookConnectionChange, actor string,
+) (*bookConnection, error) {
 	c, err := t.usedBookConnection(o, id)
 	if err == nil && w.organisation != "" {
 		c, err = chooseOrganisation(t, keys, o, id, w.organisation, actor)
@@ -431,7 +433,7 @@ func changeConnection(t *tx, o owner, id string, change func(*bookConnection), a
 		t.dropUnsentExports(c.ID, true, c.PayoutsFrom)
 	}
 	wakeWith(t, booksEvent(c, eventBooksChanged, actor, "send_from", valueOr(c.SendFrom, ""),
-		"status", c.Status, "series", valueOr(c.Series, ""),
+		"status", string(c.Status), "series", valueOr(c.Series, ""),
 		"outside", strconv.FormatBool(c.Outside), "tests", strconv.FormatBool(c.Tests),
 		"payouts_from", valueOr(c.PayoutsFrom, "")))
 	return c, nil

@@ -34,8 +34,8 @@ func workedSweden() *workedCountry {
 				{Kind: ruleSales, VATRate: &food, Account: "3002", Tax: ptr("2621")},
 				{Kind: ruleDelivery, VATRate: &drinks, Account: "3520", Tax: ptr("2611")},
 				{Kind: ruleTip, Account: "2890"},
-				{Kind: rulePayment, Method: ptr(methodCard), Account: "1580"},
-				{Kind: rulePayment, Method: ptr(methodCash), Account: "1689"},
+				{Kind: rulePayment, Method: ptr[bookPayMethod](methodCard), Account: "1580"},
+				{Kind: rulePayment, Method: ptr[bookPayMethod](methodCash), Account: "1689"},
 			}}},
 		chart: bookChart{Currency: "SEK", Year: 3, YearFrom: "2026-01-01", YearTo: "2026-12-31", Series: []string{"W"},
 			Accounts: usableAccounts("1580", "1689", "2611", "2621", "2890", "3001", "3002", "3520")}}
@@ -50,8 +50,8 @@ func workedNorway() *workedCountry {
 				{Kind: ruleSales, VATRate: &food, Account: "200", Tax: ptr("TAX002")},
 				{Kind: ruleDelivery, VATRate: &drinks, Account: "210", Tax: ptr("TAX001")},
 				{Kind: ruleTip, Account: "825", Tax: ptr("NONE")},
-				{Kind: rulePayment, Method: ptr(methodCard), Account: "610"},
-				{Kind: rulePayment, Method: ptr(methodMobile), Account: "611"},
+				{Kind: rulePayment, Method: ptr[bookPayMethod](methodCard), Account: "610"},
+				{Kind: rulePayment, Method: ptr[bookPayMethod](methodMobile), Account: "611"},
 			}}},
 		chart: bookChart{Currency: "NOK", Accounts: usableAccounts("200", "205", "210", "610", "611", "825"),
 			TaxRates: []bookTaxRate{{"TAX001", "25 %", 2500, true}, {"TAX002", "15 %", 1500, true},
@@ -66,7 +66,7 @@ func usableAccounts(codes ...string) (all []bookAccount) {
 }
 
 // make makes the orders of the worked day, and returns its report and what would be sent.
-func (c *workedCountry) make(s *service) (report string, preview bookPreview) {
+func (c *workedCountry) make(s *service) (report string, preview bookPreviewEntry) {
 	s.t.Helper()
 	zone := func(a *accountSettings) { a.Zone = c.zone }
 	s.change(func(t *tx) error { return changeSettings(t, nouns(), s.account, zone, anActor) })
@@ -80,10 +80,10 @@ func (c *workedCountry) make(s *service) (report string, preview bookPreview) {
 				return err
 			}
 			if method == methodCash {
-				_, err := payOutside(t, anyAccount, o.ID, method, stamp{}, anActor)
+				_, err := payOutside(t, anyAccount, o.ID, orderMethod(method), stamp{}, anActor)
 				return err
 			}
-			return markPaid(t, &o, method, t.now, anActor)
+			return markPaid(t, &o, orderMethod(method), t.now, anActor)
 		})
 		return o.ID
 	}
@@ -92,7 +92,7 @@ func (c *workedCountry) make(s *service) (report string, preview bookPreview) {
 	sell("2026-11-20T18:40:00Z", c.second, order{Discount: 3000, Delivery: 4900, DeliveryRate: 2500, Lines: []orderLine{
 		line("Pizza", 1, 14900, c.food, "food"), line("Beer", 2, 6500, 2500, "drinks")}})
 	s.at(s.t, "2026-11-20T19:05:00Z", func(t *tx) error {
-		_, _, err := refundOrder(t, anyAccount, first, refundWish{lines: []linePart{{Line: 1, Quantity: 1}}}, anActor)
+		_, _, err := refundOrder(t, anyAccount, first, newRefund{lines: []linePart{{Line: 1, Quantity: 1}}}, anActor)
 		return err
 	})
 	sell("2026-11-20T19:30:00Z", methodCash, order{Lines: []orderLine{
@@ -118,7 +118,7 @@ func (c *workedCountry) make(s *service) (report string, preview bookPreview) {
 }
 
 // rows returns the lines of an entry as the page has them.
-func (p *bookPreview) rows() (rows []string) {
+func (p *bookPreviewEntry) rows() (rows []string) {
 	side := func(amount int64) string {
 		if amount == 0 {
 			return ""
@@ -203,8 +203,9 @@ func TestDocs_sayWhatExportsCanBe(t *testing.T) {
 	chapter, _, _ = strings.Cut(chapter, "</section>")
 	_, states, _ := strings.Cut(chapter, "<caption>States of an export")
 	states, _, _ = strings.Cut(states, "</table>")
-	if got := captures(`<tr role="row"><td role="cell"><code>(\w+)</code>`, states); !slices.Equal(got, exportStates) {
-		t.Errorf("the states are %q, want %q", got, exportStates)
+	told := captures(`<tr role="row"><td role="cell"><code>(\w+)</code>`, states)
+	if !slices.Equal(told, asTexts(exportStates)) {
+		t.Errorf("the states are %q, want %q", told, exportStates)
 	}
 	_, reasons, _ := strings.Cut(chapter, "<caption>Reasons")
 	reasons, _, _ = strings.Cut(reasons, "</table>")

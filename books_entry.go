@@ -23,17 +23,24 @@ const (
 	heldUnbalanced = "unbalanced" // a mistake of ours: nothing is sent
 )
 
-// An entryIssue says why an entry can't be sent.
+// A bookIssueReason is what an entry lacks, as the reason of an export does.
+type bookIssueReason string
+
+var _ = declareWords[bookIssueReason](heldUnmapped, heldUnknownPayment, heldCurrency, heldLocked, heldNoYear,
+	heldNoSeries, heldUnusable, heldUnbalanced, heldOpaque, heldDiffers, heldUnknownRow, heldCorrection, heldForeign,
+	heldShared, heldUnconfirmed, heldNotPosted, heldNoMethod)
+
+// An entryIssue is why an entry would be held.
 type entryIssue struct {
-	Reason string `json:"reason"` // heldUnmapped, …
-	Detail string `json:"detail"` // for people: a sentence
+	Reason bookIssueReason `json:"reason"` // The reason, as that of an export.
+	Detail string          `json:"detail"` // The same for people.
 }
 
 // entryIssues are the issues of one entry.
 type entryIssues []entryIssue
 
 // add notes an issue, once.
-func (all *entryIssues) add(reason, detail string) {
+func (all *entryIssues) add(reason bookIssueReason, detail string) {
 	if is := (entryIssue{reason, detail}); !slices.Contains(*all, is) {
 		*all = append(*all, is)
 	}
@@ -42,7 +49,7 @@ func (all *entryIssues) add(reason, detail string) {
 // rule returns the rule of a mapping for a sum, or nil. Sales of a group have the rule that names it, else
 // that of all other groups.
 func (m *bookMapping) rule(s *revenueSum) *mappingRule {
-	kind, byRate := ruleSales, true
+	kind, byRate := bookMappingKind(ruleSales), true
 	switch s.What {
 	case figureDelivery, figureRefundDelivery:
 		kind = ruleDelivery
@@ -68,7 +75,7 @@ func (m *bookMapping) rule(s *revenueSum) *mappingRule {
 // clearing returns the rule of a mapping for a way of paying, or nil.
 func (m *bookMapping) clearing(method string) *mappingRule {
 	return firstWhere(m.Lines, func(r mappingRule) bool {
-		return r.Kind == rulePayment && r.Method != nil && *r.Method == method
+		return r.Kind == rulePayment && r.Method != nil && string(*r.Method) == method
 	})
 }
 
@@ -326,13 +333,13 @@ func narration(text, syncKey string) string {
 	return cutText(text, maxNarration-len([]rune(end))) + end
 }
 
-// A lineTax compares the VAT of a line by our figures with the tax that Xero will compute. Both are positive
+// A lineTax is the VAT of a line by the orders' figures, beside the tax that Xero will compute. Both are positive
 // for what is owed to the tax office, and negative for what is given back.
 type lineTax struct {
-	Line       int   `json:"line"` // its index in the entry
-	Ours       int64 `json:"ours"`
-	Theirs     int64 `json:"theirs"`
-	Difference int64 `json:"difference"` // Theirs less Ours
+	Line       int   `json:"line"`                 // The index of the line.
+	Ours       int64 `json:"ours" least:"-"`       // By the orders' figures.
+	Theirs     int64 `json:"theirs" least:"-"`     // As Xero will compute it, which it does by line.
+	Difference int64 `json:"difference" least:"-"` // `theirs` less `ours`.
 }
 
 // taxDifference compares, for each line of an entry at Xero that has tax, our VAT with what Xero will compute,
@@ -468,19 +475,22 @@ func hasSyncKey(text, syncKey string) bool {
 	return whole.MatchString(text)
 }
 
-// A bookPreview is the entry of a day and currency as it would be sent.
-type bookPreview struct {
-	Currency   string       `json:"currency"`
-	Entry      *bookEntry   `json:"entry"`          // null: nothing would be sent, or something is missing
-	Issues     []entryIssue `json:"issues"`         // why it would be held
-	Taxes      []lineTax    `json:"taxes"`          // Xero: what it will compute
-	Difference int64        `json:"tax_difference"` // the sum of the differences
-	Final      bool         `json:"final"`          // the day is over, or the payout was read: nothing is added to it
+// A bookPreviewEntry is the entry of a business day in one currency, or of a payout, as it would be sent.
+type bookPreviewEntry struct {
+	Currency string `json:"currency"` // The currency.
+
+	// The entry line by line, or null: nothing would be sent, or something has no account.
+	Entry *bookEntry `json:"entry"`
+
+	Issues     []entryIssue `json:"issues"`                   // Why it would be held; none: it would be sent.
+	Taxes      []lineTax    `json:"taxes"`                    // Xero: the lines that have tax. Nothing is plugged.
+	Difference int64        `json:"tax_difference" least:"-"` // The sum of the differences, in the minor unit.
+	Final      bool         `json:"final"`                    // Whether the day is over, or the payout was read.
 }
 
 // previewPayout returns the entry of a payout of a connection's account as it would be sent now. It asks the books, and
 // changes nothing there. Errors: errPayout, errUnread, an *outboundError.
-func (b *books) previewPayout(ctx context.Context, c *bookConnection, payoutID string) (*bookPreview, error) {
+func (b *books) previewPayout(ctx context.Context, c *bookConnection, payoutID string) (*bookPreviewEntry, error) {
 	p, err := b.store.payout(ownedBy(c.AccountID), payoutID)
 	if err != nil {
 		return nil, err
@@ -502,7 +512,7 @@ func (b *books) previewPayout(ctx context.Context, c *bookConnection, payoutID s
 
 // preview returns the entries of a day as they would be sent now, one for each currency. It asks the books,
 // and changes nothing there. Errors: an *outboundError.
-func (b *books) preview(ctx context.Context, c *bookConnection, date businessDate) ([]bookPreview, error) {
+func (b *books) preview(ctx context.Context, c *bookConnection, date businessDate) ([]bookPreviewEntry, error) {
 	days, err := b.store.revenueDayKeys(c.AccountID, date, date)
 	if err != nil {
 		return nil, err
@@ -511,7 +521,7 @@ func (b *books) preview(ctx context.Context, c *bookConnection, date businessDat
 	if err != nil {
 		return nil, err
 	}
-	all := []bookPreview{}
+	all := []bookPreviewEntry{}
 	var chart *bookChart
 	for _, day := range days {
 		if chart == nil {
@@ -534,7 +544,7 @@ func (b *books) preview(ctx context.Context, c *bookConnection, date businessDat
 // chart of the books.
 func previewEntry(
 	c *bookConnection, date businessDate, currency string, sums []revenueSum, chart *bookChart,
-) bookPreview {
+) bookPreviewEntry {
 	entry, issues := buildEntry(c, date, currency, syncKey(dayKey(c.AccountID, date), 1), sums)
 	return previewOf(c, currency, entry, issues, chart)
 }
@@ -542,8 +552,8 @@ func previewEntry(
 // previewOf returns an entry, or why there is none, with what is missing according to the chart of the books.
 func previewOf(
 	c *bookConnection, currency string, entry *bookEntry, issues []entryIssue, chart *bookChart,
-) bookPreview {
-	p := bookPreview{Currency: currency, Issues: []entryIssue{}, Taxes: []lineTax{}}
+) bookPreviewEntry {
+	p := bookPreviewEntry{Currency: currency, Issues: []entryIssue{}, Taxes: []lineTax{}}
 	p.Issues = append(p.Issues, issues...)
 	if entry == nil {
 		return p

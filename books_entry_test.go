@@ -56,8 +56,8 @@ func xeroMapping() *bookMapping {
 		{Kind: ruleDelivery, VATRate: ptr[int64](810), Account: "230", Tax: ptr("OUTPUT2")},
 		{Kind: ruleTip, Account: "825", Tax: ptr("NONE")},
 		{Kind: ruleDispute, Account: "830"},
-		{Kind: rulePayment, Method: ptr(methodCard), Account: "610"},
-		{Kind: rulePayment, Method: ptr(methodMobile), Account: "611"},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodCard), Account: "610"},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodMobile), Account: "611"},
 	}}
 }
 
@@ -68,8 +68,8 @@ func fortnoxMapping() *bookMapping {
 		{Kind: ruleDelivery, VATRate: ptr[int64](810), Account: "3520", Tax: ptr("2611")},
 		{Kind: ruleTip, Account: "2890"},
 		{Kind: ruleDispute, Account: "1689"},
-		{Kind: rulePayment, Method: ptr(methodCard), Account: "1580"},
-		{Kind: rulePayment, Method: ptr(methodMobile), Account: "1581"},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodCard), Account: "1580"},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodMobile), Account: "1581"},
 	}}
 }
 
@@ -145,7 +145,7 @@ func TestEntry_namesAllThatHasNoAccount(t *testing.T) {
 	c := &bookConnection{Product: productFortnox, Mapping: &bookMapping{Lines: []mappingRule{
 		{Kind: ruleSales, VATRate: ptr[int64](2500), Group: ptr("drinks"), Account: "3001", Tax: ptr("2611")},
 		{Kind: ruleSales, VATRate: ptr[int64](260), Account: "3002"},
-		{Kind: rulePayment, Method: ptr(methodCard), Account: "1580"},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodCard), Account: "1580"},
 	}}}
 	e, issues := buildEntry(c, "2026-11-22", "SEK", testSyncKey, lost)
 	want := []entryIssue{
@@ -209,7 +209,7 @@ func newEntryCase(xero, outside, tests bool, rules uint32, data []byte) entryCas
 	}
 	for ; len(data) >= 6; data = data[6:] {
 		gross := int64(int16(uint16(data[4])<<8 | uint16(data[5])))
-		s := sum(payingMethods[int(data[0])%len(payingMethods)], fuzzWhats[int(data[1])%8], 0, "", gross, 0)
+		s := sum(string(payingMethods[int(data[0])%len(payingMethods)]), fuzzWhats[int(data[1])%8], 0, "", gross, 0)
 		s.Test = data[0] >= 128
 		if strings.HasPrefix(s.What, "sale") || strings.Contains(s.What, "refund") || s.What == figureDelivery {
 			if s.What != figureRefundTip {
@@ -266,7 +266,7 @@ func (e *entryCase) check(t *testing.T) {
 		if s.What == figureDiscount || s.Gross == 0 || s.Test && !e.c.Tests || outside && !e.c.Outside {
 			continue
 		}
-		account, clearing := e.accountOf(s), fmt.Sprint(1500+slices.Index(payingMethods, s.Method))
+		account, clearing := e.accountOf(s), fmt.Sprint(1500+slices.Index(payingMethods, bookPayMethod(s.Method)))
 		if account == "" || !slices.ContainsFunc(e.c.Mapping.Lines,
 			func(r mappingRule) bool { return r.Account == clearing }) {
 			lost++
@@ -436,7 +436,7 @@ func TestEntry_isHeldByWhatTheBooksSay(t *testing.T) {
 			map[string]string{productXero: "CHF", productFortnox: "SEK"}[c.product], testSyncKey, aDay())
 		var want []entryIssue
 		if c.reason != "" {
-			want = []entryIssue{{c.reason, c.detail}}
+			want = []entryIssue{{bookIssueReason(c.reason), c.detail}}
 		}
 		if got := checkEntry(conn, e, chart); !slices.Equal(got, want) {
 			t.Errorf("%s: %q", name, got)

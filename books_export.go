@@ -28,7 +28,7 @@ func dayKey(accountID string, date businessDate) string { return "widgetd:" + ac
 func syncKey(of string, revision int64) string { return of + ":r" + strconv.FormatInt(revision, 10) }
 
 // become puts an export into a state in which it is neither held nor failed. due is when the worker turns to it next.
-func (x *bookExport) become(state string, due stamp) {
+func (x *bookExport) become(state bookExportState, due stamp) {
 	x.State, x.DueAt = state, due
 	x.Reason, x.Detail, x.HeldAt = nil, nil, stamp{}
 }
@@ -46,7 +46,7 @@ func (x *bookExport) sentEntry() (*bookEntry, error) {
 func exportEvent(c *bookConnection, x *bookExport, kind eventType, actor string) event {
 	data := []string{"product", c.Product, "connection_id", x.ConnectionID, "date", x.Date, "currency", x.Currency,
 		"revision", strconv.FormatInt(x.Revision, 10), "reason", valueOr(x.Reason, ""),
-		"reverses", valueOr(x.Reverses, ""), "payout_id", valueOr(x.PayoutID, ""), "part", valueOr(x.Part, "")}
+		"reverses", valueOr(x.Reverses, ""), "payout_id", valueOr(x.PayoutID, ""), "part", string(valueOr(x.Part, ""))}
 	return event{Type: kind, AccountID: x.AccountID, SubjectID: x.ID, Actor: actor, Data: eventData(data...)}
 }
 
@@ -157,7 +157,7 @@ func ownExport(t *tx, o owner, connectionID, id string) (*bookConnection, *bookE
 
 // errExportState returns the refusal of what the export's state does not allow. why is a sentence.
 func errExportState(x *bookExport, why string) error {
-	return &refusal{code: codeExportState, detail: "The export is " + x.State + ". " + why}
+	return &refusal{code: codeExportState, detail: "The export is " + string(x.State) + ". " + why}
 }
 
 // retryExport makes an export that is held, failed or unknown due now. connectionID is "" if any connection will
@@ -219,7 +219,7 @@ func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (
 }
 
 // unwrittenStates are those in which it is certain that nothing of an export is in the books.
-var unwrittenStates = []string{exportWaiting, exportHeld, exportReady, exportFailed}
+var unwrittenStates = []bookExportState{exportWaiting, exportHeld, exportReady, exportFailed}
 
 // A newSubject is what gets its first export.
 type newSubject struct {

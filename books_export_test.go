@@ -228,7 +228,7 @@ func TestBooks_aDayIsSentHoweverItWasPaid(t *testing.T) {
 	atXero(t, func(t *testing.T, k *bookkeeper) {
 		k.remap(func(m *bookMapping) {
 			for _, method := range payingMethods {
-				if m.clearing(method) == nil {
+				if m.clearing(string(method)) == nil {
 					m.Lines = append(m.Lines, mappingRule{Kind: rulePayment, Method: &method, Account: "600"})
 				}
 			}
@@ -237,16 +237,16 @@ func TestBooks_aDayIsSentHoweverItWasPaid(t *testing.T) {
 		var want, got []string
 		sell := func(outside bool) {
 			for _, method := range payingMethods { // a day each
-				k.sellBy(method, 1000)
+				k.sellBy(string(method), 1000)
 				date := time.Now().Format(time.DateOnly)
-				if outside || !slices.Contains(outsideMethods, method) {
-					want = append(want, date+" "+method)
+				if outside || !slices.Contains(outsideMethods, string(method)) {
+					want = append(want, date+" "+string(method))
 				}
 				k.time(24 * time.Hour)
 				k.work(time.Minute)
 				for _, x := range k.exports()[len(got):] {
 					k.is(x.ID, exportPosted)
-					got = append(got, x.Date+" "+method)
+					got = append(got, x.Date+" "+string(method))
 				}
 			}
 		}

@@ -43,8 +43,8 @@ var fortnoxProduct = bookProduct{name: productFortnox, title: "Fortnox",
 }
 
 // checkFortnoxAccount is a textCheck of the code of an account.
-var checkFortnoxAccount = checkedBy(func(s string) bool { _, ok := fortnoxNumber(s); return ok },
-	"invalid_account", "This must be an account from 1000 to 9999.")
+var checkFortnoxAccount = textCheck{of: checkedBy(func(s string) bool { _, ok := fortnoxNumber(s); return ok },
+	"invalid_account", "This must be an account from 1000 to 9999.")}
 
 const (
 	fortnoxScope     = "bookkeeping companyinformation settings"
@@ -133,7 +133,7 @@ func (f *fortnoxLedger) withdraw(context.Context, *ledgerSession, string) error 
 }
 
 // organisations implements ledger.
-func (f *fortnoxLedger) organisations(ctx context.Context, tokens *bookTokens) ([]bookOrganisation, error) {
+func (f *fortnoxLedger) organisations(ctx context.Context, tokens *bookTokens) ([]bookCompany, error) {
 	var answer struct {
 		CompanyInformation struct {
 			CompanyName    string
@@ -148,7 +148,7 @@ func (f *fortnoxLedger) organisations(ctx context.Context, tokens *bookTokens) (
 	if err != nil {
 		return nil, err
 	}
-	return []bookOrganisation{{ID: strconv.FormatInt(company.DatabaseNumber, 10), Name: company.CompanyName}}, nil
+	return []bookCompany{{ID: strconv.FormatInt(company.DatabaseNumber, 10), Name: company.CompanyName}}, nil
 }
 
 // ask sends a request to a resource below /3/, a GET unless it has a body, and reads its answer. Errors: an

@@ -35,7 +35,7 @@ func newFortnoxSide(t testing.TB) *fortnoxSide {
 }
 
 // agree has the owner agree, and returns the tokens and the companies that come of it.
-func (s *fortnoxSide) agree() (*bookTokens, []bookOrganisation) {
+func (s *fortnoxSide) agree() (*bookTokens, []bookCompany) {
 	s.t.Helper()
 	back, err := url.Parse(s.fake.approve(s.authorizeURL(s.fake.app, fortnoxRedirect, "the state", "challenge")))
 	if err != nil || back.Query().Get("state") != "the state" {

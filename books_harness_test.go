@@ -130,8 +130,8 @@ func (k *bookkeeper) mapping() *bookMapping {
 		{Kind: ruleDelivery, VATRate: &k.rate, Account: sales, Tax: &tax},
 		{Kind: ruleTip, Account: tip},
 		{Kind: ruleDispute, Account: dispute},
-		{Kind: rulePayment, Method: ptr(methodCard), Account: clearing},
-		{Kind: rulePayment, Method: ptr(methodCash), Account: cash},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodCard), Account: clearing},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodCash), Account: cash},
 	}}
 }
 
@@ -174,7 +174,7 @@ func (k *bookkeeper) sellBy(method string, amount int64, change ...func(*order))
 		if _, err := createOrder(t, o, guest{}, minOrderLife, actorCommand); err != nil {
 			return err
 		}
-		return markPaid(t, o, method, t.now, actorCommand)
+		return markPaid(t, o, orderMethod(method), t.now, actorCommand)
 	})
 	k.recordRevenue()
 	return o.ID
@@ -220,7 +220,7 @@ func (k *bookkeeper) work(d time.Duration) {
 }
 
 // after runs the worker for a time, after which an export has to be in a state; see is.
-func (k *bookkeeper) after(d time.Duration, id, state string, reason ...string) *bookExport {
+func (k *bookkeeper) after(d time.Duration, id string, state bookExportState, reason ...string) *bookExport {
 	k.t.Helper()
 	k.work(d)
 	return k.is(id, state, reason...)
@@ -257,7 +257,7 @@ func (k *bookkeeper) exports() []*bookExport {
 }
 
 // is requires an export to be in a state, for a reason or for none.
-func (k *bookkeeper) is(id, state string, reason ...string) *bookExport {
+func (k *bookkeeper) is(id string, state bookExportState, reason ...string) *bookExport {
 	k.t.Helper()
 	x, want := k.exported(id), strings.Join(reason, "")
 	if x.State != state || valueOr(x.Reason, "") != want {

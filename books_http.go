@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -27,34 +27,8 @@ const (
 // booksWing makes the routes and the background work of books.
 func booksWing(s *server, b *books) wing {
 	a := &booksAPI{s, b}
-	const connection = "/books/connections/{id}"
-	w := wing{
-		routes: []route{
-			{pattern: "GET /books/connections", run: a.listConnections},
-			{pattern: "POST /books/connections", run: a.connect},
-			{pattern: "GET " + connection, run: a.showConnection},
-			{pattern: "PATCH " + connection, run: a.changeConnection},
-			{pattern: "DELETE " + connection, run: a.disconnect},
-			{pattern: "GET " + connection + "/accounts", run: a.showChart},
-			{pattern: "GET " + connection + "/mapping", run: a.showMapping},
-			{pattern: "PUT " + connection + "/mapping", body: maxMappingBody, values: maxMappingValues,
-				readsLater: true, run: a.saveMapping},
-			{pattern: "GET " + connection + "/preview/{date}", run: a.preview},
-			{pattern: "GET " + connection + "/payouts/{payout}/preview", run: a.previewPayout},
-			{pattern: "GET " + connection + "/exports", question: true, run: a.listExports},
-			{pattern: "POST " + connection + "/exports", creates: true, run: a.requestExport},
-			{pattern: "POST " + connection + "/exports/{export_id}/retry", noBody: true, run: a.retryExport},
-			{pattern: "POST " + connection + "/exports/{export_id}/reverse", noBody: true, creates: true,
-				run: a.reverseExport},
-		},
-		chores: []chore{{fault: "links that connect books can't expire", timeDriven: true, run: a.expireLinks}},
-	}
-	for i := range w.routes {
-		w.routes[i].token, w.routes[i].scope, w.routes[i].careful = tokenRequired, scopeBooks, true
-		if p := w.routes[i].path(); strings.Contains(p, "/preview") || strings.Contains(p, "/exports") {
-			w.routes[i].scope = scopeRevenue + " " + scopeBooks // entries have the sums of a day
-		}
-	}
+	w := wing{routes: append(connectionRoutes(a), exportRoutes(a)...),
+		chores: []chore{{fault: "links that connect books can't expire", timeDriven: true, run: a.expireLinks}}}
 	w.routes = append(w.routes,
 		route{pattern: "GET /books/connect/{product}", free: true, address: "books", page: "books",
 			run: a.followLink},
@@ -66,6 +40,76 @@ func booksWing(s *server, b *books) wing {
 		w.workers = append(w.workers, newBooksWorker(b).run)
 	}
 	return w
+}
+
+// What routes of a connection have in common: their path, and what those refuse that are about a connection, and those
+// that ask its books.
+const (
+	connectionPath = "/books/connections/{id}"
+	ofConnection   = "books_connection_not_found"
+	ofItsBooks     = ofConnection + " books_connection_state books_not_available books_unavailable"
+)
+
+// connectionRoutes makes the routes of connections and their mappings.
+func connectionRoutes(a *booksAPI) []route {
+	return []route{
+		{pattern: "GET /books/connections", scope: scopeBooks,
+			endpoint: owned(a.server, readNoMembers, a.listBookConnections)},
+		{pattern: "POST /books/connections", scope: scopeBooks, refuses: "books_not_available books_unavailable",
+			endpoint: owned(a.server, readNewBookConnection, a.connectBooks)},
+		{pattern: "GET " + connectionPath, scope: scopeBooks, refuses: ofConnection,
+			endpoint: connected(a, readNoMembers, a.getBookConnection)},
+		{pattern: "PATCH " + connectionPath, scope: scopeBooks, refuses: ofConnection + " books_connection_state",
+			endpoint: owned(a.server, readBookConnectionChange, a.updateBookConnection)},
+		{pattern: "DELETE " + connectionPath, scope: scopeBooks, answers: answerForm{empty: 204}, refuses: ofConnection,
+			endpoint: owned(a.server, readNoMembers, a.disconnectBooks)},
+		{pattern: "GET " + connectionPath + "/accounts", scope: scopeBooks, refuses: ofItsBooks,
+			endpoint: connected(a, readChartDate, a.getBookAccounts)},
+		{pattern: "GET " + connectionPath + "/mapping", scope: scopeBooks, refuses: ofItsBooks,
+			endpoint: connected(a, readSuggest, a.getBookMapping)},
+		{pattern: "PUT " + connectionPath + "/mapping", scope: scopeBooks, body: maxMappingBody,
+			values: maxMappingValues, readsLater: true, refuses: ofConnection,
+			endpoint: owned(a.server, readNewMapping, a.confirmBookMapping)},
+	}
+}
+
+// exportRoutes makes the routes of exports and previews. These need the scope of revenue, too, since entries have the
+// sums of a day.
+func exportRoutes(a *booksAPI) []route {
+	const exports, export = connectionPath + "/exports", connectionPath + "/exports/{export_id}"
+	const scopes = scopeRevenue + " " + scopeBooks
+	return []route{
+		{pattern: "GET " + connectionPath + "/preview/{date}", scope: scopes, refuses: ofItsBooks,
+			endpoint: connected(a, readPreviewDate, a.previewBookEntry)},
+		{pattern: "GET " + connectionPath + "/payouts/{payout}/preview", scope: scopes,
+			refuses: ofItsBooks + " payout_not_found", endpoint: connected(a, readNoMembers, a.previewBookPayout)},
+		{pattern: "GET " + exports, scope: scopes, question: true, refuses: ofConnection,
+			endpoint: owned(a.server, readExportPage, a.listBookExports)},
+		{pattern: "POST " + exports, scope: scopes, creates: true,
+			refuses:  ofConnection + " payout_not_found books_connection_state no_revenue payout_state",
+			endpoint: owned(a.server, readNewBookExport, a.exportRevenueDay)},
+		{pattern: "POST " + export + "/retry", scope: scopes, noBody: true,
+			refuses:  ofConnection + " export_not_found export_state",
+			endpoint: owned(a.server, readNoMembers, a.retryBookExport)},
+		{pattern: "POST " + export + "/reverse", scope: scopes, noBody: true, creates: true,
+			refuses:  ofConnection + " export_not_found export_state",
+			endpoint: owned(a.server, readBookReversal, a.reverseBookExport)},
+	}
+}
+
+// connected returns an endpoint that is owned, and acts on the connection in use that its path names.
+func connected[Req, Res any](
+	a *booksAPI, read func(*input) Req, answer func(context.Context, *call, *bookConnection, Req) (Res, error),
+) *endpoint {
+	e := owned(a.server, read, func(ctx context.Context, c *call, of owner, request Req) (res Res, err error) {
+		b, err := a.store.usedBookConnection(of, c.id())
+		if err != nil {
+			return res, err
+		}
+		return answer(ctx, c, b, request)
+	})
+	e.doc = reflect.ValueOf(answer).Pointer()
+	return e
 }
 
 // booksOf makes the engine of a server's books.
@@ -129,12 +173,12 @@ func booksRefusal(err error) error {
 
 // show sets what only callers see of a connection, and returns it.
 func (c *bookConnection) show() *bookConnection {
-	c.State, c.ChoiceViews = "in_use", []bookOrganisation{}
+	c.State, c.ChoiceViews = booksInUse, []bookChoice{}
 	for _, o := range c.Choices {
-		c.ChoiceViews = append(c.ChoiceViews, bookOrganisation{ID: o.ID, Name: o.Name})
+		c.ChoiceViews = append(c.ChoiceViews, bookChoice{o.ID, o.Name})
 	}
 	if c.OrganisationID != nil {
-		c.Company = &bookOrganisation{ID: *c.OrganisationID, Name: c.Organisation}
+		c.Company = &bookOrganisation{*c.OrganisationID, c.Organisation}
 	}
 	if c.product().drafts {
 		c.StatusView = &c.Status
@@ -144,81 +188,91 @@ func (c *bookConnection) show() *bookConnection {
 	}
 	switch {
 	case !c.RemovedAt.IsZero():
-		c.State = "removed"
+		c.State = booksRemoved
 	case c.OrganisationID == nil:
-		c.State = "choosing"
+		c.State = booksChoosing
 	case !c.NeedsReconnectAt.IsZero():
-		c.State = "needs_reconnect"
+		c.State = booksNeedsReconnect
 	case !c.FailingSince.IsZero():
-		c.State = "failing"
+		c.State = booksFailing
 	}
 	return c
 }
 
-// listConnections lists the connections with books, of an account one for each product at most.
-func (a *booksAPI) listConnections(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// The bookConnections are all connections of an account.
+type bookConnections struct {
+	Data []*bookConnection `json:"data"` // The rows, newest first: at most one for each product.
+
+	NextCursor *string `json:"next_cursor" is:"=null"` // There are no further pages.
+}
+
+// List connections with books.
+//
+// Lists the connections with bookkeeping software: of an account one for each product at most.
+func (a *booksAPI) listBookConnections(_ context.Context, _ *call, of owner, _ noMembers) (*bookConnections, error) {
 	rows, err := a.store.bookConnections(of)
-	return showPage(listPage[*bookConnection]{rows: rows}, (*bookConnection).show), err
+	return &bookConnections{Data: showPage(listPage[*bookConnection]{rows: rows}, (*bookConnection).show).Data}, err
 }
 
-// admitConnection is admitOwner for calls whose path names a connection in use, which it returns, too. Errors: also
-// errBooksConnection.
-func (a *booksAPI) admitConnection(ctx context.Context, c *call) (owner, *bookConnection, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return of, nil, err
-	}
-	b, err := a.store.usedBookConnection(of, c.id())
-	return of, b, err
+// A newBookConnection is what an account is to be connected with.
+type newBookConnection struct{ product string }
+
+func readNewBookConnection(in *input) *newBookConnection {
+	return &newBookConnection{in.text("product", required, 20, oneOf(productNames()...))} // The software.
 }
 
-func (a *booksAPI) connect(ctx context.Context, c *call) (any, error) {
-	product := c.in.text("product", required, 20, oneOf(productNames()...))
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return a.books.authorize(ctx, c.oneOwner(of).account, product, a.issuer(), actorToken(c))
+// Connect books.
+//
+// Begins to connect the account with Xero or Fortnox: answers with the address on which the owner of the books agrees,
+// in a browser, within ten minutes. An application gets an address of this service, where the owner of the account
+// signs in first: nobody else can finish it. Nothing is sent before a mapping is confirmed and `send_from` is set. If
+// access to several companies is granted, one is then to be chosen.
+func (a *booksAPI) connectBooks(ctx context.Context, c *call, of owner, r *newBookConnection) (*bookLink, error) {
+	return a.books.authorize(ctx, c.oneOwner(of).account, r.product, a.issuer(), actorToken(c))
 }
 
-func (a *booksAPI) showConnection(ctx context.Context, c *call) (any, error) {
-	_, b, err := a.admitConnection(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// Show a connection with books.
+//
+// Another account's is not found, and none that has ended.
+func (a *booksAPI) getBookConnection(
+	_ context.Context, _ *call, b *bookConnection, _ noMembers,
+) (*bookConnection, error) {
 	return b.show(), nil
 }
 
-func (a *booksAPI) disconnect(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// Disconnect books.
+//
+// Sends nothing more, and gives the access back where the software allows that for one company. Exports of which
+// nothing is in the books are dropped; what was sent stays in the books. If the same company is connected again, it
+// gets this connection back, so that no day is sent twice.
+func (a *booksAPI) disconnectBooks(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
 	return noContent, a.books.disconnect(ctx, of, c.id(), actorToken(c))
 }
 
-// readConnectionChange reads what is to be changed of a connection.
-func readConnectionChange(in *input) (w connectionChange) {
-	w.organisation = in.text("organisation", optional, maxNameLength, nil)
+func readBookConnectionChange(in *input) (w *bookConnectionChange) {
+	w = new(bookConnectionChange)
+	// The id of the company, one of `choices`. If the account was connected with it before, that connection is used
+	// again, with its own id.
+	w.organisation = in.text("organisation", optional, maxNameLength, anyText)
+	// `true`: `send_from` and `payouts_from` may be days that are past, so that history is sent.
 	w.history, _ = in.boolTerm("history")
 	w.set = in.change(new(bookConnection).members(), false)
 	return w
 }
 
-// changeConnection answers PATCH /books/connections/{id}. Choosing a company that was connected before
+// Change a connection with books.
+//
+// Chooses the company, says from which business day on days are sent on their own, and how: what counts for days that
+// were not sent yet. A change of `outside` or `tests` holds for business days from the present one on; earlier ones
+// keep theirs, whenever they are sent. History is never sent unasked. `payouts_from` says the same of payouts. Where
+// `send_from` becomes another day, days before it that are not in the books are dropped; where it becomes `null`, all
+// of them, and no further days are queued. So with `payouts_from`. Choosing a company that was connected before
 // answers with its former connection, whose id differs.
-func (a *booksAPI) changeConnection(ctx context.Context, c *call) (any, error) {
-	wish := readConnectionChange(c.in)
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (a *booksAPI) updateBookConnection(
+	ctx context.Context, c *call, of owner, wish *bookConnectionChange,
+) (*bookConnection, error) {
 	b, err := updated(ctx, a.store, func(t *tx) (*bookConnection, error) {
-		return changeBooks(t, a.keys.Load(), of, c.id(), wish, actorToken(c))
+		return changeBooks(t, a.keys.Load(), of, c.id(), *wish, actorToken(c))
 	})
 	if err != nil {
 		return nil, err
@@ -237,7 +291,7 @@ type booksPage struct {
 	Title, Text string
 	Tone        string // toneGood or toneBad
 	Facts       [][2]string
-	Choices     []bookOrganisation
+	Choices     []bookCompany
 	RequestID   string
 }
 
@@ -354,82 +408,105 @@ func (a *booksAPI) mayFinish(c *call, q *comeBackQuery) error {
 
 // The endpoints of exports and their previews.
 
-// A datePreview is what would be sent of a business day.
-type datePreview struct {
-	Date    businessDate  `json:"date"`
-	Entries []bookPreview `json:"entries"` // one for each currency
+// A bookPreview is what would be sent of a business day.
+type bookPreview struct {
+	Date    businessDate       `json:"date" is:"date"` // The business day.
+	Entries []bookPreviewEntry `json:"entries"`        // One for each currency.
 }
 
-// admitCompany is admitConnection for what asks the books. Errors: also errNoCompany.
-func (a *booksAPI) admitCompany(ctx context.Context, c *call) (*bookConnection, error) {
-	_, b, err := a.admitConnection(ctx, c)
-	if err == nil && b.OrganisationID == nil {
-		err = errNoCompany
-	}
-	return b, err
-}
+func readPreviewDate(in *input) businessDate { return in.pathDate("date") }
 
-func (a *booksAPI) preview(ctx context.Context, c *call) (any, error) {
-	date := c.in.pathDate("date")
-	b, err := a.admitCompany(ctx, c)
-	if err != nil {
-		return nil, err
+// Preview an entry.
+//
+// The entry of a business day line by line, as it would be sent now, and every reason why it would be held. For Xero,
+// which computes the VAT of each line itself, also what that differs from the orders' by. It asks the books and
+// changes nothing there.
+func (a *booksAPI) previewBookEntry(
+	ctx context.Context, _ *call, b *bookConnection, date businessDate,
+) (*bookPreview, error) {
+	if b.OrganisationID == nil {
+		return nil, errNoCompany
 	}
 	all, err := a.books.preview(ctx, b, date)
-	return &datePreview{date, all}, booksRefusal(err)
+	return &bookPreview{date, all}, booksRefusal(err)
 }
 
-func (a *booksAPI) previewPayout(ctx context.Context, c *call) (any, error) {
-	id := c.in.pathValue("payout")
-	b, err := a.admitCompany(ctx, c)
-	if err != nil {
-		return nil, err
+// Preview the entry of a payout.
+//
+// The entry of a payout line by line, as it would be sent now, and every reason why it would be held. It asks the books
+// and changes nothing there.
+func (a *booksAPI) previewBookPayout(
+	ctx context.Context, c *call, b *bookConnection, _ noMembers,
+) (*bookPreviewEntry, error) {
+	if b.OrganisationID == nil {
+		return nil, errNoCompany
 	}
-	p, err := a.books.previewPayout(ctx, b, id)
+	p, err := a.books.previewPayout(ctx, b, c.in.pathValue("payout"))
 	return p, booksRefusal(err)
 }
 
-// exportStates are the states of an export that a filter accepts.
-var exportStates = []string{exportWaiting, exportHeld, exportReady, exportSending, exportUnknown, exportPosted,
-	exportFailed, exportReversed}
-
-func (a *booksAPI) listExports(ctx context.Context, c *call) (any, error) {
-	filter := exportFilter{connectionID: c.id(), state: c.in.parameter("state", oneOf(exportStates...))}
-	page := c.in.page("exp")
-	of, _, err := a.admitConnection(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	filter.owner = of
-	return showRows(a.store.within(ctx).bookExports(filter, page.before, page.limit))
+// An exportPage says which page of the exports a caller asks for.
+type exportPage struct {
+	state string
+	pageQuery
 }
 
-// A dateExports has the exports of a business day, one for each currency, or the export of a payout.
+func readExportPage(in *input) *exportPage {
+	state := in.parameter("state", oneOf(exportStates...)) // Only exports in this state.
+	return &exportPage{state, in.page("exp")}
+}
+
+// List exports.
+//
+// Lists what was sent with a connection or waits to be, newest first. A request has two seconds, waiting included.
+func (a *booksAPI) listBookExports(ctx context.Context, c *call, of owner, r *exportPage) (*list[*bookExport], error) {
+	if _, err := a.store.usedBookConnection(of, c.id()); err != nil {
+		return nil, err
+	}
+	filter := exportFilter{owner: of, connectionID: c.id(), state: r.state}
+	return showRows(a.store.within(ctx).bookExports(filter, r.before, r.limit))
+}
+
+// The dateExports are the exports of a business day, or the one of a payout.
 type dateExports struct {
-	AccountID string       `json:"account_id"`
-	Data      []bookExport `json:"data"`
+	AccountID string       `json:"account_id" is:"acct"` // The account.
+	Data      []bookExport `json:"data"`                 // One for each currency.
 }
 
-func (a *booksAPI) requestExport(ctx context.Context, c *call) (any, error) {
-	payout := c.in.text("payout", optional, 40, isID("pot"))
-	date := c.in.text("date", need(payout == ""), 10, checkBusinessDate)
-	if payout != "" && c.in.given("date") {
-		c.in.wrong("date", "not_both", "Name a day or a payout, not both.")
+// A newBookExport is what is to be sent.
+type newBookExport struct {
+	date   businessDate
+	payout string // the id of one, in place of date; "": date is meant
+}
+
+func readNewBookExport(in *input) (r *newBookExport) {
+	r = new(newBookExport)
+	r.payout = in.text("payout", optional, 40, isID("pot")) // The payout, in place of `date`.
+	// The business day. It is required without `payout`.
+	r.date = in.text("date", need(r.payout == ""), 10, checkBusinessDate)
+	if in.has("date") && r.payout != "" && !in.isNull("date") {
+		in.wrong("date", "not_both", "Name a day or a payout, not both.")
 	}
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+	return r
+}
+
+// Send a business day or a payout.
+//
+// Has a business day sent once it is closed, two hours after its end, in each currency. It may be any day that has
+// begun, also one from before `send_from`. A day that has an export keeps it, unless its entry was reversed: then it
+// gets a further revision, with the same revenue by the present mapping. A `payout` in place of `date` is sent on the
+// day on which it arrives, also one from before `payouts_from`, or is held and says why.
+func (a *booksAPI) exportRevenueDay(ctx context.Context, c *call, of owner, r *newBookExport) (*dateExports, error) {
 	c.stillTrue = replaysOf(of, anyReplay)
 	made, err := create(ctx, a.server, c, func(t *tx) (*dateExports, error) {
-		if payout != "" {
-			x, err := requestPayout(t, of, c.id(), payout)
+		if r.payout != "" {
+			x, err := requestPayout(t, of, c.id(), r.payout)
 			if err != nil {
 				return nil, err
 			}
 			return &dateExports{x.AccountID, []bookExport{*x}}, nil
 		}
-		rows, err := requestExport(t, of, c.id(), date)
+		rows, err := requestExport(t, of, c.id(), r.date)
 		if err != nil {
 			return nil, err
 		}
@@ -439,11 +516,11 @@ func (a *booksAPI) requestExport(ctx context.Context, c *call) (any, error) {
 	return made, err
 }
 
-func (a *booksAPI) retryExport(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// Try an export again.
+//
+// Has an export that is held, failed or unknown looked at now. An entry whose answer was lost is looked for in the
+// books before it is sent again.
+func (a *booksAPI) retryBookExport(ctx context.Context, c *call, of owner, _ noMembers) (*bookExport, error) {
 	x, err := updated(ctx, a.store, func(t *tx) (*bookExport, error) {
 		return retryExport(t, of, c.id(), c.in.pathValue("export_id"))
 	})
@@ -451,15 +528,25 @@ func (a *booksAPI) retryExport(ctx context.Context, c *call) (any, error) {
 	return x, err
 }
 
-func (a *booksAPI) reverseExport(ctx context.Context, c *call) (any, error) {
-	date := c.in.text("date", optional, 10, checkBusinessDate) // "": that of the entry
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// A bookReversal is how an entry is reversed.
+type bookReversal struct {
+	date businessDate // in the books; "": that of the entry
+}
+
+func readBookReversal(in *input) *bookReversal {
+	// The date of the reversal in the books, for a period that is locked meanwhile; by default that of the entry.
+	return &bookReversal{in.text("date", optional, 10, checkBusinessDate)}
+}
+
+// Reverse an entry.
+//
+// Has the entry of a day taken back: a draft is deleted, for another one a reversing entry is sent. The entry is read
+// before: if somebody has voided it, nothing is sent; if somebody has changed it, the reversal is held. Then the day
+// can be sent again.
+func (a *booksAPI) reverseBookExport(ctx context.Context, c *call, of owner, r *bookReversal) (*bookExport, error) {
 	c.stillTrue = replaysOf(of, anyReplay)
 	made, err := create(ctx, a.server, c, func(t *tx) (*bookExport, error) {
-		return reverseExport(t, of, c.id(), c.in.pathValue("export_id"), date)
+		return reverseExport(t, of, c.id(), c.in.pathValue("export_id"), r.date)
 	})
 	a.books.wakeUp()
 	return made, err
@@ -467,16 +554,23 @@ func (a *booksAPI) reverseExport(ctx context.Context, c *call) (any, error) {
 
 // The endpoints of mappings and of the books' own charts of accounts.
 
-// A chartView is what the books report about themselves, for entries of a date.
+// A chartView is what the books say of themselves, for entries of a date.
 type chartView struct {
-	Date        businessDate  `json:"date"`
-	Currency    string        `json:"currency"`
-	LockedUntil *businessDate `json:"locked_until"`
-	Accounts    []bookAccount `json:"accounts"`
-	TaxRates    []bookTaxRate `json:"tax_rates"`    // Xero
-	CostCenters []string      `json:"cost_centers"` // Xero: options of tracking
-	Year        *int64        `json:"year"`         // Fortnox: the id of the financial year; nil: there is none
-	Series      []string      `json:"series"`       // Fortnox
+	Date        businessDate  `json:"date" is:"date"`         // The date.
+	Currency    string        `json:"currency"`               // The currency of the books.
+	LockedUntil *businessDate `json:"locked_until" is:"date"` // The last day that is locked, or null: none is.
+	Accounts    []bookAccount `json:"accounts"`               // The accounts.
+	TaxRates    []bookTaxRate `json:"tax_rates"`              // Xero: the rates of tax.
+
+	// Xero: the options of tracking categories, as a mapping names them: `Region:North`. Empty at Fortnox, whose cost
+	// centres are not read.
+	CostCenters []string `json:"cost_centers"`
+
+	// Fortnox: the id of the financial year of the date, or null: there is none.
+	Year *int64 `json:"year"`
+
+	// Fortnox: the series of vouchers of that year that take manual entries.
+	Series []string `json:"series"`
 }
 
 // chartOn reads the chart of a connection for a date; "" is the present business day. It returns the date, too.
@@ -506,16 +600,20 @@ func viewChart(date businessDate, chart *bookChart) *chartView {
 	return v
 }
 
-func (a *booksAPI) showChart(ctx context.Context, c *call) (any, error) {
-	on := c.in.date("date")
-	_, b, err := a.admitConnection(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	date := ""
-	if !on.IsZero() {
+func readChartDate(in *input) (date businessDate) {
+	if on := in.date("date"); !on.IsZero() { // The date of entries; by default the present business day.
 		date = on.Format(time.DateOnly)
 	}
+	return date
+}
+
+// Read the chart of accounts.
+//
+// Asks the books for what they say of themselves: accounts, rates of tax, what is locked, and at Fortnox the financial
+// year and its series.
+func (a *booksAPI) getBookAccounts(
+	ctx context.Context, _ *call, b *bookConnection, date businessDate,
+) (*chartView, error) {
 	chart, date, err := a.books.chartOn(ctx, b, date)
 	if err != nil {
 		return nil, err
@@ -525,10 +623,14 @@ func (a *booksAPI) showChart(ctx context.Context, c *call) (any, error) {
 
 // A mappingView is the mapping of a connection.
 type mappingView struct {
-	Mapping     *bookMapping `json:"mapping"` // nil: none was confirmed
-	ConfirmedAt stamp        `json:"confirmed_at"`
-	Suggested   *bookMapping `json:"suggested"` // where it was asked for; it is not used
-	Warnings    []string     `json:"warnings"`  // for people
+	Mapping     *bookMapping `json:"mapping"`      // The mapping as confirmed, or null: none was.
+	ConfirmedAt stamp        `json:"confirmed_at"` // When it was confirmed, or null: it was not.
+
+	// What the books' own chart suggests, or null: it was not asked for. It is not used until it is confirmed.
+	Suggested *bookMapping `json:"suggested"`
+
+	// For people: what else may book the same as the lines for payouts, of `mapping` or of `suggested`.
+	Warnings []string `json:"warnings"`
 }
 
 // viewMapping returns the mapping of a connection as callers see it, with what was suggested, if anything was.
@@ -567,28 +669,40 @@ func (b *books) suggestFor(ctx context.Context, c *bookConnection) (*bookMapping
 	return &m, nil
 }
 
-func (a *booksAPI) showMapping(ctx context.Context, c *call) (any, error) {
-	suggest := c.in.parameter("suggest", oneOf("true", "false")) == "true"
-	_, b, err := a.admitConnection(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func readSuggest(in *input) bool {
+	return in.parameter("suggest", oneOf("true", "false")) == "true" // `true`: suggest one, too.
+}
+
+// Read a mapping.
+//
+// Which account of the books gets what. A suggestion (`suggest=true`) is made from the books' own chart of accounts,
+// for the revenue of the last 90 days. What is not clear is left out, and nothing of it is used until it is confirmed.
+func (a *booksAPI) getBookMapping(
+	ctx context.Context, _ *call, b *bookConnection, suggest bool,
+) (*mappingView, error) {
 	var suggested *bookMapping
+	var err error
 	if suggest {
 		suggested, err = a.books.suggestFor(ctx, b)
 	}
 	return viewMapping(b, suggested), err
 }
 
-// saveMapping answers PUT /books/connections/{id}/mapping. What depends on the product is checked once the
-// connection's product is known.
-func (a *booksAPI) saveMapping(ctx context.Context, c *call) (any, error) {
-	readMapping(c.in, nil)
-	of, b, err := a.admitConnection(ctx, c)
+// readNewMapping reads what holds for every product.
+func readNewMapping(in *input) bookMapping { return readMapping(in, nil) }
+
+// Confirm a mapping.
+//
+// Confirms the whole mapping, in place of the one before. What no line names an account for is held, never guessed.
+// What waits for it is looked at again. Days that were sent stay as they are: reverse one and send it again.
+func (a *booksAPI) confirmBookMapping(
+	ctx context.Context, c *call, of owner, _ bookMapping,
+) (*mappingView, error) {
+	b, err := a.store.usedBookConnection(of, c.id())
 	if err != nil {
 		return nil, err
 	}
-	m := readMapping(c.in, b.product())
+	m := readMapping(c.in, b.product()) // again: what a line may have depends on the product
 	if err := c.in.err(); err != nil {
 		return nil, err
 	}
@@ -606,7 +720,7 @@ func (a *booksAPI) saveMapping(ctx context.Context, c *call) (any, error) {
 func readMapping(in *input, product *bookProduct) bookMapping {
 	m := bookMapping{Lines: []mappingRule{}}
 	seen := map[string]bool{}
-	for _, line := range in.objects("lines", maxMappingRules) {
+	for _, line := range in.objects("lines", maxMappingRules) { // The rules, none twice for the same.
 		before := len(*in.errs)
 		r := readRule(line, product)
 		key := fmt.Sprintf("%s %d %t %q %s", r.Kind, valueOr(r.VATRate, -1), r.Group == nil,
@@ -625,20 +739,27 @@ func readMapping(in *input, product *bookProduct) bookMapping {
 
 // readRule reads one line of a mapping.
 func readRule(in *input, product *bookProduct) (r mappingRule) {
-	r.Kind = in.text("kind", required, 20, oneOf(ruleKinds...))
+	r.Kind = bookMappingKind(in.text("kind", required, 20, oneOf(ruleKinds...))) // What it is for.
 	of := cmp.Or(product, &bookProduct{})
+	// The code of the account in the books: at Fortnox 1000 to 9999.
 	r.Account = in.text("account", required, 10, of.account)
 	if in.ofKinds(product, "vat_rate", r.Kind, ruleSales, ruleDelivery) {
+		// Of `sales` and `delivery`, which need it: the rate of VAT in hundredths of a percent.
 		r.VATRate = new(in.amount("vat_rate", required, 0, maxVATRate))
 	}
 	if in.ofKinds(product, "group", r.Kind, ruleSales) && in.given("group") {
-		r.Group = new(in.text("group", optional, maxOrderText, nil))
+		// Of `sales`: the group; empty: what has none; `null`: every group that no other line names.
+		r.Group = new(in.text("group", optional, maxOrderText, anyText))
 	}
 	if in.ofKinds(product, "method", r.Kind, rulePayment) {
-		r.Method = nilIfEmpty(in.text("method", required, 20, oneOf(payingMethods...)))
+		// Of `payment`, which needs it: the way of paying whose clearing account it is.
+		if method := in.text("method", required, 20, oneOf(payingMethods...)); method != "" {
+			r.Method = new(bookPayMethod(method))
+		}
 	}
 	readTax(in, product, &r)
 	if in.given("cost_center") {
+		// A cost centre; Xero: a tracking category and its option, `Region:North`.
 		r.CostCenter = nilIfEmpty(in.text("cost_center", required, maxCostCenter, of.costCenter))
 	}
 	return r
@@ -653,13 +774,15 @@ func readTax(in *input, product *bookProduct, r *mappingRule) {
 		return
 	}
 	if need == required || in.given("tax") {
+		// `sales` and `delivery` need it, at Fortnox unless the rate is 0. Xero: a TaxType; the default of other kinds
+		// is `NONE`. Fortnox: the account of the VAT.
 		r.Tax = nilIfEmpty(in.text("tax", required, maxTaxType, of.tax))
 	}
 }
 
 // ofKinds reports whether a member belongs to a line of a mapping of that kind. If it does not, but is given and
 // not null, that is noted as an error. Without a product it reports only whether the member is given.
-func (in *input) ofKinds(product *bookProduct, name, kind string, kinds ...string) bool {
+func (in *input) ofKinds(product *bookProduct, name string, kind bookMappingKind, kinds ...bookMappingKind) bool {
 	if product == nil {
 		return in.given(name)
 	}
@@ -667,7 +790,7 @@ func (in *input) ofKinds(product *bookProduct, name, kind string, kinds ...strin
 		return true
 	}
 	if kind != "" && in.given(name) {
-		in.wrong(name, "not_of_this_kind", "A line of the kind "+kind+" has no such member.")
+		in.wrong(name, "not_of_this_kind", "A line of the kind "+string(kind)+" has no such member.")
 	}
 	return false
 }

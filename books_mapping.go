@@ -19,12 +19,15 @@ const (
 	maxTaxType      = 50  // characters
 )
 
-// ruleKinds are what the rules of a mapping are for.
-var ruleKinds = []string{ruleSales, ruleDelivery, ruleTip, ruleDispute, rulePayment, ruleFee, ruleFeeTax,
-	ruleDisputeFee, ruleTransit}
+var ruleKinds = declareWords[bookMappingKind](ruleSales, ruleDelivery, ruleTip, ruleDispute, rulePayment, ruleFee,
+	ruleFeeTax, ruleDisputeFee, ruleTransit)
 
-// payingMethods are the ways of paying that a mapping can name a clearing account for.
-var payingMethods = append([]string{methodCard, methodMobile, methodTwint}, outsideMethods...)
+// A bookPayMethod is a way of paying that a mapping names a clearing account for, or null: the line is for another kind
+// than `payment`, which needs one.
+type bookPayMethod string
+
+var payingMethods = declareWords[bookPayMethod](methodCard, methodMobile, methodTwint, methodCash, methodTerminal,
+	methodVoucher, methodOther)
 
 // A suggestion makes a mapping from a chart of accounts.
 type suggestion struct {
@@ -108,7 +111,7 @@ func (g *suggestion) sales(rate int64, groups []string) {
 
 // add adds a rule with its tax, unless there is no account or its tax is ambiguous. It reports whether it added
 // one.
-func (g *suggestion) add(kind, account string, rate int64) bool {
+func (g *suggestion) add(kind bookMappingKind, account string, rate int64) bool {
 	r := mappingRule{Kind: kind, Account: account}
 	byRate := kind == ruleSales || kind == ruleDelivery
 	if byRate {
@@ -198,7 +201,7 @@ func (g *suggestion) payment(method string) {
 			g.usable(g.standard.clearing))
 	}
 	if g.add(rulePayment, account, 0) {
-		g.lines[len(g.lines)-1].Method = &method
+		g.lines[len(g.lines)-1].Method = new(bookPayMethod(method))
 	}
 }
 

@@ -12,7 +12,7 @@ func mappingOf(t testing.TB, product, text string) (bookMapping, []string) {
 	t.Helper()
 	body, err := parseJSON([]byte(text))
 	must(t, err)
-	in := newInput(&body, nil, nil)
+	in := newInput(&body, nil)
 	m := readMapping(in, productOf(product))
 	var wrong []string
 	for _, e := range *in.errs {
@@ -79,7 +79,7 @@ func TestMapping_wrongLinesAreNamed(t *testing.T) {
 func rulesText(m bookMapping) string {
 	var lines []string
 	for _, r := range m.Lines {
-		line := r.Kind
+		line := string(r.Kind)
 		if r.VATRate != nil {
 			line += fmt.Sprint(" ", *r.VATRate)
 		}
@@ -87,7 +87,7 @@ func rulesText(m bookMapping) string {
 			line += " " + *r.Group
 		}
 		if r.Method != nil {
-			line += " " + *r.Method
+			line += " " + string(*r.Method)
 		}
 		lines = append(lines, line+" "+r.Account+" "+valueOr(r.Tax, "-"))
 	}

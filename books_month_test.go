@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A month of a restaurant: orders by all methods, refunds of all kinds, disputes, and the books of each day, reconciled
-// to the cent by an oracle that knows only what was ordered and what was given back.
+// A month of a restaurant: orders by all methods, refunds of all kinds, disputes, and the books of each day,
+// reconciled to the cent by an oracle that knows only what was ordered and what was given back.
 
 // A monthDay is what the oracle has counted on a business day.
 type monthDay struct{ sales, delivery, tips, refunds, disputes, vat, cards, cash int64 }
@@ -83,19 +83,20 @@ func (m *month) pays(t *tx, o *order, method string) error {
 	}
 	connection := m.connections[method]
 	if connection == nil {
-		return markPaid(t, o, method, t.now, actorCommand)
+		return markPaid(t, o, orderMethod(method), t.now, actorCommand)
 	}
 	paid := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection.ID,
-		Provider: connection.Provider, Method: method, State: paymentCaptured, Amount: o.Total, Captured: o.Total,
+		Provider: providerName(connection.Provider), Method: paymentMethod(method),
+		State: paymentCaptured, Amount: o.Total, Captured: o.Total,
 		Currency: o.Currency, CreatedAt: t.now, AuthorizedAt: t.now, CapturedAt: t.now, CheckedAt: t.now,
 		Revision: 2} // as if it had been written when it began, and when it was paid
 	paymentTable.insert(t, paid)
 	o.PaymentID, o.Attempts, o.AuthorizedAt, o.AcceptedAt = &paid.ID, 1, t.now, t.now
-	return markPaid(t, o, method, t.now, actorCommand)
+	return markPaid(t, o, orderMethod(method), t.now, actorCommand)
 }
 
 // givesBack refunds an order, and updates its payment as its provider would have reported it.
-func givesBack(t *tx, orderID string, w refundWish) error {
+func givesBack(t *tx, orderID string, w newRefund) error {
 	o, f, err := refundOrder(t, anyAccount, orderID, w, actorCommand)
 	if err != nil {
 		return err
@@ -115,7 +116,7 @@ func givesBack(t *tx, orderID string, w refundWish) error {
 }
 
 // giveBack gives a part of an order back, which is taxed, and a part of its tip.
-func (m *month) giveBack(o *monthOrder, w refundWish, taxed, tip int64) {
+func (m *month) giveBack(o *monthOrder, w newRefund, taxed, tip int64) {
 	m.t.Helper()
 	m.change(func(t *tx) error { return givesBack(t, o.id, w) })
 	day, vat := m.today(), m.vatOf(o.given+taxed)-m.vatOf(o.given)
@@ -131,13 +132,13 @@ func (m *month) refund(o *monthOrder) {
 	switch kind := m.random.IntN(4); {
 	case o.disputed > 0 || o.given == o.taxed && o.tipBack == o.tip:
 	case kind == 0 || o.given > 0 || o.tipBack > 0:
-		m.giveBack(o, refundWish{}, o.taxed-o.given, o.tip-o.tipBack)
+		m.giveBack(o, newRefund{}, o.taxed-o.given, o.tip-o.tipBack)
 	case kind == 1 && o.delivery > 0:
-		m.giveBack(o, refundWish{delivery: o.delivery, tip: o.tip}, o.delivery, o.tip)
+		m.giveBack(o, newRefund{delivery: o.delivery, tip: o.tip}, o.delivery, o.tip)
 	case kind == 2 && o.tip > 0:
-		m.giveBack(o, refundWish{tip: o.tip - 1}, 0, o.tip-1)
+		m.giveBack(o, newRefund{tip: o.tip - 1}, 0, o.tip-1)
 	default:
-		m.giveBack(o, refundWish{lines: []linePart{{Amount: amount}}}, amount, 0)
+		m.giveBack(o, newRefund{lines: []linePart{{Amount: amount}}}, amount, 0)
 	}
 }
 
@@ -149,7 +150,8 @@ func (m *month) dispute(o *monthOrder, state string, taken int64) {
 		if err != nil {
 			return err
 		}
-		d := &dispute{PaymentID: *row.PaymentID, ID: "du_" + o.id, OrderID: o.id, Amount: row.Total, State: state,
+		d := &dispute{PaymentID: *row.PaymentID, ID: "du_" + o.id, OrderID: o.id, Amount: row.Total,
+			State:    disputeState(state),
 			OpenedAt: t.now, Taken: taken, MovedAt: t.now}
 		if state == disputeWon || state == disputeLost {
 			d.ClosedAt = t.now
@@ -269,10 +271,10 @@ func (m *month) pass() {
 		cards, cash, sales, tips, disputes, vat = "1580", "1910", "3002", "2890", "6352", "2621"
 	}
 	m.remap(func(b *bookMapping) {
-		for _, method := range []string{methodMobile, methodTwint} {
+		for _, method := range []bookPayMethod{methodMobile, methodTwint} {
 			b.Lines = append(b.Lines, mappingRule{Kind: rulePayment, Method: &method, Account: cards})
 		}
-		for _, method := range []string{methodTerminal, methodVoucher, methodOther} {
+		for _, method := range []bookPayMethod{methodTerminal, methodVoucher, methodOther} {
 			b.Lines = append(b.Lines, mappingRule{Kind: rulePayment, Method: &method, Account: cash})
 		}
 	})

@@ -2,15 +2,16 @@ package main
 
 import "slices"
 
-// Entries of payouts (contract, section 12). What leaves a clearing account is what is paid out, the fees and the tax
-// on fees; sales, refunds and disputes were booked by their days. An entry books the fees. Only where the mapping names
-// an account of transit it also books what is paid out: else the accountant does, by the bank's statement.
+// Entries of payouts (contract, section 12). What leaves a clearing account is what is paid out, the fees and the
+// tax on fees; sales, refunds and disputes were booked by their days. An entry books the fees. Only where the
+// mapping names an account of transit it also books what is paid out: else the accountant does, by the bank's
+// statement.
 
 // payoutSubject returns a part of a payout as the subject of an entry on a date.
-func payoutSubject(p *payout, part string, date businessDate) newSubject {
-	key := "widgetd:" + p.AccountID + ":payout:" + p.Provider + ":" + valueOr(p.ProviderID, "")
+func payoutSubject(p *payout, part bookPart, date businessDate) newSubject {
+	key := "widgetd:" + p.AccountID + ":payout:" + string(p.Provider) + ":" + valueOr(p.ProviderID, "")
 	if part != partPayout {
-		key += ":" + part
+		key += ":" + string(part)
 	}
 	return newSubject{exportSubject{Date: date, Currency: p.Currency, PayoutID: &p.ID, Part: &part}, key}
 }
@@ -69,7 +70,7 @@ func mayReverse(t *tx, x *bookExport) error {
 		return nil
 	}
 	undo := x.exportSubject
-	undo.Part = new(partUndo)
+	undo.Part = new(bookPart(partUndo))
 	there, _, err := counting(t, &bookConnection{ID: x.ConnectionID}, undo)
 	if err == nil && there != nil {
 		err = errExportState(x, "Another entry takes back a part of it, as the payout has failed: reverse that first.")
@@ -94,9 +95,9 @@ func (q *queries) draftPayout(c *bookConnection, x *bookExport) (*bookEntry, []e
 		entry, err := q.draftUndo(c, x)
 		return entry, nil, err
 	}
-	held := firstWhere(payoutHolds, func(h payoutHold) bool { return h.reason == valueOr(p.Reason, "") })
+	held := firstWhere(payoutHolds, func(h payoutHold) bool { return h.reason == string(valueOr(p.Reason, "")) })
 	if held != nil {
-		return nil, []entryIssue{{held.reason, held.text}}, nil
+		return nil, []entryIssue{{bookIssueReason(held.reason), held.text}}, nil
 	}
 	sums, err := q.payoutSums(p.ID)
 	if err != nil {
@@ -142,7 +143,7 @@ func (q *queries) unbooked(c *bookConnection, payoutID string) (*entryIssue, err
 // it does not count.
 func (q *queries) draftUndo(c *bookConnection, x *bookExport) (*bookEntry, error) {
 	of := x.exportSubject
-	of.Part = new(partPayout)
+	of.Part = new(bookPart(partPayout))
 	last, err := q.lastExport(c.ID, of)
 	if err != nil || last == nil || last.State != exportPosted || last.Reverses != nil {
 		return nil, err
@@ -168,22 +169,22 @@ func buildPayout(
 	}
 	b := entryBuilder{product: c.product(), mapping: c.Mapping}
 	for _, s := range sums {
-		fee := ruleFee
+		fee := bookMappingKind(ruleFee)
 		if s.isDispute() {
 			fee = ruleDisputeFee
 		}
-		clearing, method := b.clearingOf(p, s.Method), valueOr(s.Method, "no payment")
+		clearing, method := b.clearingOf(p, (*string)(s.Method)), string(valueOr(s.Method, "no payment"))
 		b.moveOut(clearing, fee, method, s.Fee, placeFee, placeFeesKept)
 		b.moveOut(clearing, ruleFeeTax, method, s.Tax, placeFee, placeFeesKept)
 		if b.mapping.ofKind(ruleTransit) != nil && !p.ended() {
 			b.moveOut(clearing, ruleTransit, method, s.Net, placeTransit, placePaidOut)
 		}
 	}
-	return b.entry(c, date, p.Currency, narration("Payout "+date+" "+p.Currency+" "+p.Provider, syncKey))
+	return b.entry(c, date, p.Currency, narration("Payout "+date+" "+p.Currency+" "+string(p.Provider), syncKey))
 }
 
 // ofKind returns the rule of a kind of which there is one at most, or nil.
-func (m *bookMapping) ofKind(kind string) *mappingRule {
+func (m *bookMapping) ofKind(kind bookMappingKind) *mappingRule {
 	return firstWhere(m.Lines, func(r mappingRule) bool { return r.Kind == kind })
 }
 
@@ -216,7 +217,9 @@ func (b *entryBuilder) clearingOf(p *payout, method *string) (rule *mappingRule)
 }
 
 // moveOut moves an amount of a method from a clearing account to the account of a kind of rule.
-func (b *entryBuilder) moveOut(clearing *mappingRule, kind, method string, amount int64, place, clearingPlace int) {
+func (b *entryBuilder) moveOut(
+	clearing *mappingRule, kind bookMappingKind, method string, amount int64, place, clearingPlace int,
+) {
 	if amount == 0 {
 		return
 	}
@@ -234,5 +237,5 @@ func (b *entryBuilder) moveOut(clearing *mappingRule, kind, method string, amoun
 }
 
 // payoutTexts are the texts of lines by the kinds of their rules.
-var payoutTexts = map[string]string{ruleFee: "fees of the provider", ruleFeeTax: "tax on fees",
+var payoutTexts = map[bookMappingKind]string{ruleFee: "fees of the provider", ruleFeeTax: "tax on fees",
 	ruleDisputeFee: "fees for disputes", ruleTransit: "on its way to the bank"}

@@ -174,7 +174,7 @@ func (r *exportRound) holdFor(ctx context.Context, x *bookExport, issues []entry
 	for _, issue := range issues {
 		details = append(details, issue.Detail)
 	}
-	return r.hold(ctx, x, issues[0].Reason, strings.Join(details, " "))
+	return r.hold(ctx, x, string(issues[0].Reason), strings.Join(details, " "))
 }
 
 // chartFor returns what the books report about themselves, for entries of a date. It asks them once a round for

@@ -10,7 +10,7 @@ import (
 
 // addBooks adds a connection of an account with books, with tokens that a key file has sealed.
 func addBooks(t *tx, keys *keyring, account, product string, change func(c *bookConnection)) (*bookConnection, error) {
-	company := bookOrganisation{ID: "company-" + account, Name: "Trattoria"}
+	company := bookCompany{ID: "company-" + account, Name: "Trattoria"}
 	c := &bookConnection{ID: t.newID("bkc"), AccountID: account, Product: product, Status: entryDraft,
 		OrganisationID: &company.ID, Organisation: company.Name}
 	if change != nil {
@@ -25,8 +25,9 @@ func addBooks(t *tx, keys *keyring, account, product string, change func(c *book
 }
 
 // addBooksExport adds an export of a connection that waits in a state since a time.
-func addBooksExport(t *tx, c *bookConnection, date businessDate, state, reason string, since stamp) (id string,
-	err error) {
+func addBooksExport(
+	t *tx, c *bookConnection, date businessDate, state bookExportState, reason string, since stamp,
+) (id string, err error) {
 	x := newExport(t, c, exportSubject{Date: date, Currency: "CHF"}, dayKey(c.AccountID, date), 1, nil, t.now)
 	x.State, x.Reason, x.HeldAt, x.Detail = state, &reason, since, ptr("2000663 Nej.")
 	return x.ID, t.saveExport(x)
@@ -52,7 +53,9 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 			failing, err = addBooks(t, keys, o.account, productFortnox,
 				func(c *bookConnection) { c.FailingSince = ago(2 * time.Hour) })
 		}
-		add := func(c *bookConnection, date businessDate, state, reason string, since stamp) (id string) {
+		add := func(
+			c *bookConnection, date businessDate, state bookExportState, reason string, since stamp,
+		) (id string) {
 			if err == nil {
 				id, err = addBooksExport(t, c, date, state, reason, since)
 			}

@@ -111,7 +111,7 @@ func (t *tx) removeBookAuthorizations(limit int64) int64 {
 var bookConnectionTable = newTable("books_connections", "b", func(c *bookConnection) []field {
 	return append(fieldsOf(c.members()), []field{{"id", &c.ID}, {"account_id", &c.AccountID}, {"product", &c.Product},
 		{"organisation_id", &c.OrganisationID}, {"organisation", &c.Organisation},
-		{"choices", jsonColumn[[]bookOrganisation]{&c.Choices}}, {"currency", &c.Currency}, {"secrets", &c.Sealed},
+		{"choices", jsonColumn[[]bookCompany]{&c.Choices}}, {"currency", &c.Currency}, {"secrets", &c.Sealed},
 		{"tokens", &c.Tokens}, {"refreshing_until", &c.RefreshingUntil}, {"needs_reconnect_at", &c.NeedsReconnectAt},
 		{"failing_since", &c.FailingSince}, {"mapping", jsonColumn[*bookMapping]{&c.Mapping}},
 		{"mapping_at", &c.MappingAt}, {"created_at", &c.CreatedAt}, {"removed_at", &c.RemovedAt},

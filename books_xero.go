@@ -34,13 +34,13 @@ var xeroProduct = bookProduct{name: productXero, title: "Xero",
 	requests: 55, within: time.Minute, // Xero takes 60
 
 	entryPage: "https://go.xero.com/Journal/View.aspx?invoiceID=", drafts: true, taxInside: true,
-	account: checkedBy(func(s string) bool { return visible(s) && len([]rune(s)) <= 10 },
-		"invalid_account", "This must be an account's code, of 1 to 10 visible characters."),
-	tax: checkedBy(visible, "invalid_tax", "This must be a TaxType of the books, such as OUTPUT2."),
-	costCenter: checkedBy(func(s string) bool {
+	account: textCheck{of: checkedBy(func(s string) bool { return visible(s) && len([]rune(s)) <= 10 },
+		"invalid_account", "This must be an account's code, of 1 to 10 visible characters.")},
+	tax: textCheck{of: checkedBy(visible, "invalid_tax", "This must be a TaxType of the books, such as OUTPUT2.")},
+	costCenter: textCheck{of: checkedBy(func(s string) bool {
 		category, option, _ := strings.Cut(s, ":")
 		return category != "" && option != ""
-	}, "invalid_cost_center", "This must be a tracking category and its option: Region:North."),
+	}, "invalid_cost_center", "This must be a tracking category and its option: Region:North.")},
 
 	tokenLife: days(60),
 }
@@ -284,7 +284,7 @@ func cutMessage(s string) string {
 
 // organisations implements ledger. The list also has companies of earlier consents by the same person, so those of
 // this consent are chosen by the event that the access token names.
-func (x *xeroLedger) organisations(ctx context.Context, tokens *bookTokens) ([]bookOrganisation, error) {
+func (x *xeroLedger) organisations(ctx context.Context, tokens *bookTokens) ([]bookCompany, error) {
 	answer, err := x.send(ctx, tokens.Access, "",
 		outboundRequest{method: http.MethodGet, url: x.connections, largest: maxXeroConnections})
 	if err != nil {
@@ -295,12 +295,12 @@ func (x *xeroLedger) organisations(ctx context.Context, tokens *bookTokens) ([]b
 		return nil, malformedAnswer(answer.status)
 	}
 	event := xeroEvent(tokens.Access)
-	var found, agreed []bookOrganisation
+	var found, agreed []bookCompany
 	for _, c := range list {
 		if c.ID == "" || c.TenantID == "" || c.TenantType != "ORGANISATION" {
 			continue
 		}
-		o := bookOrganisation{ID: c.TenantID, Name: cmp.Or(cutMessage(c.TenantName), c.TenantID), LinkID: c.ID}
+		o := bookCompany{ID: c.TenantID, Name: cmp.Or(cutMessage(c.TenantName), c.TenantID), LinkID: c.ID}
 		found = append(found, o)
 		if event != "" && c.AuthEventID == event {
 			agreed = append(agreed, o)

@@ -228,7 +228,8 @@ func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
 	}
 	kept := &keptAnswer{header: http.Header{}}
 	c := &call{route: rt, request: r, response: &response{ResponseWriter: kept}, caller: o.who, bearer: o.who,
-		now: o.server.now(), strict: true, forced: o.env.on("force"), in: newInput(nil, r, o.who)}
+		now: o.server.now(), strict: true, forced: o.env.on("force")}
+	var body *jsonValue
 	if rt.takesJSON() {
 		c.body = []byte(sent.body)
 		if sent.body == "" {
@@ -237,9 +238,9 @@ func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
 		if c.parsed, err = parseBody(c.body, cmp.Or(rt.values, maxBodyValues)); err != nil {
 			return nil, usageError("this is not a JSON object: " + printable(err.Error()))
 		}
-		c.in = newInput(&c.parsed, r, o.who)
-		c.in.refuseUnknown()
+		body = &c.parsed
 	}
+	o.server.startReading(c, body)
 	result, err := rt.run(o.env.ctx, c)
 	if err != nil {
 		return nil, err
@@ -376,7 +377,8 @@ func asYesOrNo(_ *env, word string) (any, error) {
 }
 
 // asOneOf sends one of a few words. It refuses any other.
-func asOneOf(words []string) func(*env, string) (any, error) {
+func asOneOf[T ~string](choices []T) func(*env, string) (any, error) {
+	words := asTexts(choices)
 	return func(_ *env, word string) (any, error) {
 		if word != "" && !slices.Contains(words, word) {
 			return nil, unknownWord("there is no", word, words)

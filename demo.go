@@ -26,7 +26,7 @@ var demoPages = sync.OnceValue(func() *template.Template {
 	pages := template.New("").Funcs(template.FuncMap{
 		"negative": func(amount int64) string { return groupedAmount(-amount) },
 		"amount":   groupedAmount,
-		"actions":  func(state string) []string { return demoActions[state] },
+		"actions":  func(state orderState) []string { return demoActions[state] },
 		"day":      func(date businessDate) string { return midnight(date).Format("Monday, 2 January 2006") },
 		"rate":     formatRate,
 		"style":    func() template.CSS { return template.CSS(pageStyle()) },

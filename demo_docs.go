@@ -163,7 +163,7 @@ func (d *demo) removeEarlier(ctx context.Context) error {
 // Xero for which nobody has chosen a company, so that nothing is ever asked of it.
 func (d *demo) finishDocs(t *tx) error {
 	unused := &bookConnection{ID: t.newID("bkc"), AccountID: d.account, Product: productXero, Status: entryDraft,
-		Choices: []bookOrganisation{{ID: "1", Name: "Altstadt GmbH"}, {ID: "2", Name: "Bahnhof GmbH"}}}
+		Choices: []bookCompany{{ID: "1", Name: "Altstadt GmbH"}, {ID: "2", Name: "Bahnhof GmbH"}}}
 	t.addBookConnection(unused)
 	of, err := t.account(d.account)
 	if err != nil {
@@ -177,7 +177,7 @@ func (d *demo) finishDocs(t *tx) error {
 	books.SendFrom = new(of.CreatedAt.Format(time.DateOnly))
 	books.PayoutsFrom = books.SendFrom
 	books.Mapping.Lines = append(books.Mapping.Lines, mappingRule{Kind: ruleTransit, Account: demoTransit},
-		mappingRule{Kind: rulePayment, Method: new(methodCash), Account: demoCash})
+		mappingRule{Kind: rulePayment, Method: new(bookPayMethod(methodCash)), Account: demoCash})
 	t.saveBookConnection(books)
 	hook, err := t.webhook(ownedBy(d.account), d.examples["/webhooks/{id}/test"])
 	if err != nil {

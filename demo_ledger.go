@@ -17,7 +17,7 @@ import (
 type demoLedger struct {
 	base    string // the address of its pages, without a slash at its end
 	back    string // where browsers may be sent back to begins with this
-	company bookOrganisation
+	company bookCompany
 	now     func() time.Time
 
 	// cleared returns what is to be on the clearing accounts by the vouchers that are here, as the service knows it,
@@ -32,7 +32,7 @@ type demoLedger struct {
 func newDemoLedger(base, back string, now func() time.Time) *demoLedger {
 	number := strconv.FormatInt(now().UnixMilli(), 10)
 	return &demoLedger{base: base, back: back, now: now,
-		company: bookOrganisation{ID: number, Name: "Trattoria Altstadt i Malmö AB"}}
+		company: bookCompany{ID: number, Name: "Trattoria Altstadt i Malmö AB"}}
 }
 
 // authorizeURL implements ledger: the address of a page that agrees at once.
@@ -51,8 +51,8 @@ func (l *demoLedger) renew(ctx context.Context, app appSecrets, _ *bookConnectio
 }
 
 // organisations implements ledger.
-func (l *demoLedger) organisations(context.Context, *bookTokens) ([]bookOrganisation, error) {
-	return []bookOrganisation{l.company}, nil
+func (l *demoLedger) organisations(context.Context, *bookTokens) ([]bookCompany, error) {
+	return []bookCompany{l.company}, nil
 }
 
 // disconnect implements ledger.

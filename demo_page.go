@@ -128,7 +128,7 @@ func (l *orderLine) wanted(n int64) map[string]any {
 }
 
 // demoActions are the buttons for an order, by its state.
-var demoActions = map[string][]string{
+var demoActions = map[orderState][]string{
 	orderAuthorized:   {"Accept", "Reject"},
 	orderPaid:         {"Refund"},
 	orderPartRefunded: {"Refund"},
@@ -198,7 +198,7 @@ type demoRevenue struct {
 	Date    businessDate // of the day
 	Month   list[revenueDay]
 	Day     revenueDate
-	Books   datePreview
+	Books   bookPreview
 	Rules   mappingView
 }
 

@@ -100,7 +100,8 @@ func TestDemoProvider_goesOnFromTheRows(t *testing.T) {
 	t.Parallel()
 	d := newDemoTill(t)
 	row := func(state string, authorized, captured, refunded int64) *payment {
-		return &payment{ID: newID("pay", demoDawn), Method: methodCard, Amount: 2000, Currency: "CHF", State: state,
+		return &payment{ID: newID("pay", demoDawn), Method: methodCard, Amount: 2000, Currency: "CHF",
+			State:      paymentState(state),
 			Authorized: authorized, Captured: captured, Refunded: refunded,
 			CaptureBefore: newStamp(demoDawn).after(time.Hour)}
 	}
@@ -134,8 +135,8 @@ func TestDemoProvider_goesOnFromTheRows(t *testing.T) {
 	}
 }
 
-// TestDemoProvider_paysOutOnceWhatIsOwed looks at the payouts of a file that another run has filled, of which some rows
-// are forgotten then, and with them that these were paid out.
+// TestDemoProvider_paysOutOnceWhatIsOwed looks at the payouts of a file that another run has filled, of which some
+// rows are forgotten then, and with them that these were paid out.
 func TestDemoProvider_paysOutOnceWhatIsOwed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

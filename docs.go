@@ -145,7 +145,9 @@ func docsWing(s *server) wing {
 	if len(s.securityContacts) > 0 {
 		roots = append(roots, rootPath{path: securityTxtPath, page: true, serve: s.showSecurityTxt})
 	}
-	routes := []route{{pattern: "GET /llms.txt", free: true, open: true, run: a.showGuide}}
+	routes := []route{{pattern: "GET /llms.txt", free: true, open: true,
+		answers:  answerForm{media: "text/plain", static: true},
+		endpoint: answeringWith[string](admitted(s, readNoMembers, a.getGuide))}}
 	return wing{roots: roots, routes: routes}
 }
 
@@ -316,11 +318,11 @@ func (a *docsAPI) facts(rt *routing, ended bool) (inText, inHTML docsFacts, err 
 	return inText, inHTML, err
 }
 
-// showGuide answers GET /llms.txt below the base address.
-func (a *docsAPI) showGuide(ctx context.Context, c *call) (any, error) {
-	if err := a.admit(ctx, c); err != nil {
-		return nil, err
-	}
+// Read where the documentation has what.
+//
+// A guide for programs that read the documentation for people (llmstxt.org), in Markdown: what is got wrong most often,
+// and each page in Markdown with what it answers. It is the same at the root and below the base address.
+func (a *docsAPI) getGuide(_ context.Context, _ *call, _ noMembers) (*staticFile, error) {
 	guide, err := a.fileAt("/llms.txt")
 	if err != nil {
 		return nil, err
@@ -360,8 +362,7 @@ func (s *server) showSecurityTxt(w *response, _ *http.Request) {
 	s.write(w, reply{status: http.StatusOK, body: []byte(text.String())})
 }
 
-// The OpenAPI document (contract, section 9). It is written by hand; docs_openapi_test.go compares it
-// with the routes, the problem codes and every answer that a test gets.
+// The OpenAPI document (contract, section 9). It is made of the program by docs_openapi_make_test.go.
 
 // An openapiAPI serves the OpenAPI document.
 type openapiAPI struct {
@@ -374,7 +375,8 @@ type openapiAPI struct {
 func openapiWing(s *server) wing {
 	a := &openapiAPI{server: s}
 	return wing{
-		routes: []route{{pattern: "GET /openapi.json", free: true, open: true, run: a.showDocument}},
+		routes: []route{{pattern: "GET /openapi.json", free: true, open: true, answers: answerForm{static: true},
+			endpoint: answeringWith[openAPI](admitted(s, readNoMembers, a.getOpenAPI))}},
 		roots: []rootPath{{path: "/openapi.json", open: true, serve: func(w *response, r *http.Request) {
 			a.sendStatic(w, r, a.document())
 		}}},
@@ -408,11 +410,18 @@ func withContact(text, contact string) string {
 // quoteJSON writes a string as JSON.
 func quoteJSON(text string) string { return strings.TrimSpace(string(encodeJSON(text))) }
 
-// showDocument answers GET /openapi.json below the base address.
-func (a *openapiAPI) showDocument(ctx context.Context, c *call) (any, error) {
-	if err := a.admit(ctx, c); err != nil {
-		return nil, err
-	}
+// An openAPI is a document of OpenAPI.
+type openAPI struct {
+	OpenAPI string   `json:"openapi"` // The version of OpenAPI.
+	Info    jsonText `json:"info"`    // What it is about.
+	_       struct{} `is:"open"`      // and more
+}
+
+// Read this document.
+//
+// This document, the same at the root and below the base address. `servers` has the address of this service. Scripts of
+// every site may read it; compressed for who accepts gzip.
+func (a *openapiAPI) getOpenAPI(_ context.Context, _ *call, _ noMembers) (*staticFile, error) {
 	return a.document(), nil
 }
 

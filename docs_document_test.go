@@ -217,9 +217,11 @@ func bodyOf(op *jsonValue) *jsonValue {
 // answer reads one response of an operation.
 func (d *apiDocument) answer(status string, response *jsonValue) docsAnswer {
 	response, _ = d.follow(response)
-	out := docsAnswer{Status: status, Text: d.textOf(response), Codes: response.at("x-problem-codes").texts()}
-	content := response.at("content").members
-	if len(content) == 0 || len(out.Codes) > 0 {
+	if codes := response.at("x-problem-codes").texts(); len(codes) > 0 { // the table of problems says what they mean
+		return docsAnswer{Status: status, Codes: codes}
+	}
+	out, content := docsAnswer{Status: status, Text: d.textOf(response)}, response.at("content").members
+	if len(content) == 0 {
 		return out
 	}
 	out.Type = d.typeOf(content[0].value.at("schema"))

@@ -237,7 +237,7 @@ func newDocsView(t testing.TB, s *server, values *docsValues) *docsView {
 	v.Posted, v.PostedExample = d.posted()
 	v.RetryDelays, v.RetriesEnd = showRetries()
 	for _, c := range problemsOf(s.nouns) {
-		remedy := prose(d.localize(d.all.at("x-problems", c.name, "remedy").text))
+		remedy := prose(d.localize(c.remedy))
 		v.Problems = append(v.Problems, docsProblem{c.name, c.status, c.detail, remedy})
 	}
 	slices.SortStableFunc(v.Problems, func(p, q docsProblem) int { return p.Status - q.Status })

@@ -606,6 +606,9 @@ func checkMembers(schema, object node, at string, closed bool) (faults []string)
 	for name, value := range object {
 		here := at + "/" + name
 		if property, ok := properties[name]; ok {
+			if value == nil {
+				seenNull.Store(reflect.ValueOf(property).Pointer(), true)
+			}
 			faults = append(faults, checkSchema(property, value, here, closed)...)
 			continue
 		}

@@ -19,8 +19,8 @@ func eventNoun() noun {
 	}
 }
 
-// An eventType is the type of an event, as "lead.created". Each noun declares its own in an eventTable.
-type eventType string
+// An eventType is a type of event. More may come.
+type eventType string // each noun declares its own in an eventTable
 
 // An eventTable lists the event types of one noun.
 type eventTable struct {
@@ -43,22 +43,33 @@ func (t *eventTable) add(name string) eventType {
 	return declared
 }
 
-// An event is one change, written in the transaction that made it. The database keeps SubjectID alone of the ids of its
-// subject (nameSubject), and DeviceID as a member of data.
+// An event is what happened, and who did it.
 type event struct {
-	ID        string          `json:"id"`
-	At        stamp           `json:"at"`
-	Type      eventType       `json:"type"`
-	AccountID string          `json:"account_id"`
-	SubjectID string          `json:"subject_id,omitempty"` // a licence (also of a device), lead, widget, token, …
-	LicenseID string          `json:"license_id,omitempty"` // the subject, if it is a licence
-	DeviceID  string          `json:"device_id,omitempty"`
-	LeadID    string          `json:"lead_id,omitempty"`  // the subject, if it is a lead
-	OrderID   string          `json:"order_id,omitempty"` // the subject, if it is an order
-	Actor     string          `json:"actor"`
-	Data      json.RawMessage `json:"data"`
+	ID        string    `json:"id" is:"evt"`          // The id of the event.
+	At        stamp     `json:"at"`                   // When it happened.
+	Type      eventType `json:"type"`                 // What kind of change it is.
+	AccountID string    `json:"account_id" is:"acct"` // The account that it is about.
 
-	seq int64 // its place in the order in which events were written
+	// What it is about: a licence (of a device's events too), a lead, order, widget, token, webhook, account,
+	// application, grant, export, payout, or connection to a payment provider or to books; absent for others.
+	SubjectID string `json:"subject_id,omitempty"`
+
+	LicenseID string `json:"license_id,omitempty" is:"lic"` // The licence, if it is about one.
+	DeviceID  string `json:"device_id,omitempty" is:"dev"`  // The device, if it is about one.
+	LeadID    string `json:"lead_id,omitempty" is:"lead"`   // The lead, if it is about one.
+	OrderID   string `json:"order_id,omitempty" is:"ord"`   // The order, if it is about one.
+
+	// `device`, `site`, `time`, `service` (by itself, since something was wrong), `receiver` (of a webhook, by its
+	// answers), `provider` (of payments, or a guest there), `app` and the id of an application, `token` and its id,
+	// `person` with who made the code that they signed in with, or `operator`.
+	Actor string `json:"actor"`
+
+	// What the type adds. A change has `from` and `to`; names, reasons, `customer` and `metadata` stay out.
+	Data json.RawMessage `json:"data"`
+
+	// Its place in the order in which events were written. The database keeps SubjectID alone of the ids of its subject
+	// (nameSubject), and DeviceID as a member of data.
+	seq int64
 }
 
 // The actors of events: who made the change. Commands name the system's user as well, see

@@ -19,10 +19,13 @@ var (
 
 	codeCursorUnknown = eventProblems.add(410, "cursor_unknown", "Cursor unknown",
 		"This database does not know the place that after stands for, as one that was restored from an older copy: "+
-			"begin again, with after=start or after=now.")
+			"begin again, with after=start or after=now.",
+		"Read what you follow from its lists, then begin again with `after=now`, or with `after=start` and skip "+
+			"ids that you have seen.")
 	codeEventsExpired = eventProblems.add(410, "events_expired", "Events expired",
 		"Events that followed the place that after stands for are no longer kept: begin again with after=start, and "+
-			"read from the lists what you have missed.")
+			"read from the lists what you have missed.",
+		"Read what you have missed from the lists, then begin again with `after=start`.")
 	errCursorUnknown = &refusal{code: codeCursorUnknown}
 	errEventsExpired = &refusal{code: codeEventsExpired}
 	errFeedFull      = &refusal{code: codeBusy, retryAfter: feedRetry,

@@ -12,18 +12,19 @@ import (
 // An eventAPI serves the endpoint of events.
 type eventAPI struct {
 	*server
-	waiting *feed // who waits for some
+	types   []eventType // that there are
+	waiting *feed       // who waits for some
 }
 
 // eventWing makes the routes of events, and sweeps those older than keepEvents. For old events that follow one
 // that is kept, such as one with a date in the future, each sweep looks through the next limits.listRows events.
 func eventWing(s *server) wing {
 	oldest := func() stamp { return newStamp(s.keepEvents.before(s.now())) }
-	a := &eventAPI{s, &feed{changed: map[string]chan struct{}{}}}
+	a := &eventAPI{s, eventTypesOf(s.nouns), &feed{changed: map[string]chan struct{}{}}}
 	swept := int64(0) // number of the last event that was looked at for that
 	return wing{
-		routes: []route{{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,
-			run: a.listEvents}},
+		routes: []route{{pattern: "GET /events", scope: scopeEvents, question: true,
+			refuses: "cursor_unknown events_expired", endpoint: owned(s, a.readEventQuery, a.listEvents)}},
 		sweeps: []func(*tx) (int64, error){
 			func(t *tx) (int64, error) {
 				t.quiet()
@@ -38,26 +39,59 @@ func eventWing(s *server) wing {
 	}
 }
 
-// listEvents answers with a page of events, newest first, or with after=, as a feed. It refuses a type that does not
-// exist, which could never match anything.
-func (a *eventAPI) listEvents(ctx context.Context, c *call) (any, error) {
-	filter := eventFilter{kind: c.in.parameter("type", isText(maxNameLength)),
-		licenseID: c.in.parameter("license_id", isID("lic")), deviceID: c.in.parameter("device_id", isID("dev")),
-		since: c.in.moment("since")}
-	page, wish := c.in.pageBySeq("evt"), readFeedWish(c.in)
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	if filter.kind != "" && !slices.Contains(eventTypesOf(a.nouns), eventType(filter.kind)) {
+// An eventQuery says which events are asked for, and how.
+type eventQuery struct {
+	eventFilter
+	pageQuery
+	feedWish
+}
+
+// checkType returns a check for a type of event; whether there is such a type, listEvents finds out.
+func (a *eventAPI) checkType() textCheck {
+	return textCheck{words: asTexts(a.types), of: isText(maxNameLength).of}
+}
+
+func (a *eventAPI) readEventQuery(in *input) (q *eventQuery) {
+	q = new(eventQuery)
+	q.kind = in.parameter("type", a.checkType())          // Only this type.
+	q.licenseID = in.parameter("license_id", isID("lic")) // Only events of this licence and its devices.
+	q.deviceID = in.parameter("device_id", isID("dev"))   // Only events of this device.
+	q.since = in.moment("since")                          // Only events since this time, in whole seconds, included.
+	q.pageQuery = in.pageBySeq("evt")
+	q.feedWish = readFeedWish(in)
+	return q
+}
+
+// An eventPage is a page of events.
+type eventPage struct {
+	*list[event]
+
+	// With `after`: the `after` of the next request. It stands for a place also where `data` is empty.
+	Next string `json:"next,omitempty"`
+
+	More *bool `json:"more,omitempty"` // With `after`: there may be more already.
+}
+
+// List what happened.
+//
+// Lists what happened and who did it, in the order of writing, newest first. One request goes through at most 10,000
+// rows and has two seconds, waiting included: where a filter finds little, a page may be short or empty and yet have
+// a `next_cursor`.
+//
+// With `after` it is a feed, for who can't receive webhooks: oldest first, with `next` and `more` in place of a
+// `next_cursor`, which is always `null`. Keep `next` once you have done what the events ask for, and send it as
+// `after`: that acknowledges them, and the service keeps nothing of it. Each event comes at least once. While `more`
+// is true, ask again at once; else with `wait`. 410 says that you would miss something.
+func (a *eventAPI) listEvents(ctx context.Context, c *call, of owner, q *eventQuery) (*eventPage, error) {
+	if q.kind != "" && !slices.Contains(a.types, eventType(q.kind)) { // could never match anything
 		return nil, errFields(fieldError{Parameter: "type", Code: "unknown_value",
 			Detail: "There is no such type of event."})
 	}
-	if filter.owner = of; wish.after != "" {
-		return a.followEvents(ctx, c, filter, wish, page.limit)
+	if q.owner = of; q.after != "" {
+		return a.followEvents(ctx, c, q)
 	}
-	found, err := a.store.within(ctx).events(filter, page.before, page.limit)
-	return showPage(found, showEvent), err
+	found, err := a.store.within(ctx).events(q.eventFilter, q.before, q.limit)
+	return &eventPage{list: showPage(found, showEvent)}, err
 }
 
 // showEvent returns an event as callers over HTTP see it.
@@ -74,41 +108,40 @@ type feedWish struct {
 
 // readFeedWish reads ?after= and ?wait=.
 func readFeedWish(in *input) (w feedWish) {
+	// Events after this place, oldest first: `next` of the answer before, `start` for the oldest event that is kept, or
+	// `now` for the next one. Not with `cursor`.
 	w.after = in.parameter("after", isText(maxFeedCursor))
-	in.parameter("wait", func(s string) (string, string) {
+	// With `after`: for how many seconds to wait while there is nothing to answer with; 0 if it is left out. At most
+	// 4 requests of a token, or of an application, may wait, 16 of an account, 64 of an application over all
+	// accounts, and 256 in all. Have your client wait for an answer for 20 seconds.
+	in.parameter("wait", textCheck{numbers: [2]int{0, 15}, of: func(s string) (string, string) {
 		n, err := strconv.Atoi(s)
 		w.wait = time.Duration(n) * time.Second
 		if err != nil || n < 0 || w.wait > maxFeedWait || strconv.Itoa(n) != s {
 			return "out_of_range", "This must be a number of seconds from 0 to 15."
 		}
 		return "", ""
-	})
+	}})
 	if in.query.Has("after") && in.query.Has("cursor") {
 		in.wrongParameter("cursor", "conflict", "Give cursor, or after: they read in opposite orders.")
 	}
 	return w
 }
 
-// A feedAnswer is the answer of the feed: a page of a list that ends with it, whose next_cursor is always null.
-type feedAnswer struct {
-	*list[event]
-	Next string `json:"next"` // the after of the next request
-	More bool   `json:"more"` // ask again at once
-}
-
-// followEvents answers with the events after a place, at once or when there are some.
-func (a *eventAPI) followEvents(ctx context.Context, c *call, f eventFilter, wish feedWish, limit int) (any, error) {
+// followEvents answers with the events after a place, at once or when there are some: a page of a list that ends with
+// it.
+func (a *eventAPI) followEvents(ctx context.Context, c *call, asked *eventQuery) (*eventPage, error) {
 	q := a.store.within(ctx)
-	at, err := a.positionNamed(q, wish.after)
+	at, err := a.positionNamed(q, asked.after)
 	if err != nil {
 		return nil, err
 	}
-	page, err := q.eventsAfter(f, at, limit)
-	if err == nil && len(page.rows) == 0 && !page.more && wish.wait > 0 {
-		page, err = a.awaitEvents(c, f, page.next, wish.wait, limit)
+	page, err := q.eventsAfter(asked.eventFilter, at, asked.limit)
+	if err == nil && len(page.rows) == 0 && !page.more && asked.wait > 0 {
+		page, err = a.awaitEvents(c, asked.eventFilter, page.next, asked.wait, asked.limit)
 	}
 	shown := showPage(listPage[event]{rows: page.rows}, showEvent)
-	return feedAnswer{shown, page.next.cursor(a.keys.Load()), page.more}, err
+	return &eventPage{shown, page.next.cursor(a.keys.Load()), &page.more}, err
 }
 
 // positionNamed returns the position that ?after= names. Errors: errCursorUnknown.

@@ -44,6 +44,7 @@ type route struct {
 	ownScope   string        // scope without which a token of an application or for all accounts is ignored; "": none
 	origin     originRule    // which Origins it accepts
 	address    string        // name of the rate limit by address for anonymous callers, before the body; "": none
+	ownAddress string        // as address, of a limit that its handler takes from itself
 	bucket     string        // the account's bucket for calls without a token of its own; "": bucketAccount
 	free       bool          // never charged to an account
 	open       bool          // scripts of every site may read the answer, not only those of listed origins
@@ -65,7 +66,22 @@ type route struct {
 	page string // it is for people, and the OpenAPI document lacks it; "": it is for programs
 	form string // it is for programs, in the form that a standard requires; "": JSON and problems
 
-	run handler
+	refuses string // the codes of its own refusals, space-separated; others follow from the rest
+
+	answers  answerForm
+	endpoint *endpoint
+	known    knownNames // what endpoint reads, see complete
+	run      handler    // in place of endpoint: of pages for people, and where nothing else fits
+}
+
+// An answerForm is what the type of an answer does not say of it. The zero answerForm is JSON with status 200.
+type answerForm struct {
+	empty  int    // its status, if it has no body; 0: it has one
+	media  string // the type of its body; "": JSON
+	also   int    // another status that has the same body; 0: there is none
+	tagged bool   // it has an ETag
+	static bool   // it has an ETag and needs no database
+	cached bool   // caches may keep it for a while
 }
 
 // A handler carries out a request and returns the answer: a *reply, a *staticFile, or any other value as JSON with
@@ -88,6 +104,9 @@ type rootPath struct {
 	// more returns further paths that serve answers, which depend on the base addresses; nil: there are
 	// none. It is called with the base addresses, the current one first, whenever they have changed.
 	more func(bases []baseAddress) ([]string, error)
+
+	endpoint *endpoint // for the document: what serve answers with, see servedBy; nil: it is described by hand
+	answers  answerForm
 }
 
 // A chore is background work of a wing, done once a second.
@@ -152,6 +171,9 @@ type serverOptions struct {
 	accessLog    bool        // log a line for each request
 	synchronised func() bool // whether the kernel says that the wall clock is right; nil: it never does
 	noRoots      bool        // this machine knows no certificate authority
+
+	// undescribed is told, in tests, of a member or a parameter that a route looks up and does not describe.
+	undescribed func(name string)
 
 	// Values that work in the documentation's examples, by the name of the member or parameter; nil: there
 	// are none, and readers fill in their own.
@@ -397,14 +419,18 @@ func (s *server) run(c *call) (any, error) {
 	if c.route.noQuery {
 		r.URL.RawQuery = ""
 	}
-	c.in = newInput(body, r, c.caller)
-	if body != nil && (c.strict || c.route.careful) {
-		c.in.refuseUnknown()
-	}
+	s.startReading(c, body)
 	if c.route.question {
 		return s.runQuestion(r.Context(), c)
 	}
 	return c.route.run(r.Context(), c)
+}
+
+// startReading makes the input of a call.
+func (s *server) startReading(c *call, body *jsonValue) {
+	c.in = newInput(body, c.request)
+	c.in.known, c.in.late = c.route.known, s.undescribed
+	c.in.strict = body != nil && (c.strict || c.route.careful)
 }
 
 // runQuestion runs the handler of a question, which has questionTimeout for waiting and for its answer.

@@ -248,7 +248,7 @@ func FuzzHeader(f *testing.F) {
 }
 
 // randomAnswer makes an answer of verify with odd texts in it.
-func randomAnswer(r *rand.Rand) *verifyResponse {
+func randomAnswer(r *rand.Rand) *verification {
 	texts := []string{"", "kds", "Gold \"100%\"", "a\\b", "<&>", "é😀", "\u2028\u2029", "tab\there", "\x7f"}
 	text := func() string { return texts[r.IntN(len(texts))] }
 	optional := func() *string {
@@ -269,17 +269,17 @@ func randomAnswer(r *rand.Rand) *verifyResponse {
 		}
 		return newStamp(time.Unix(r.Int64N(4_000_000_000), 0))
 	}
-	v := &verifyResponse{Valid: r.IntN(2) == 0, Code: "valid", Detail: "The licence is valid.",
+	v := &verification{Valid: r.IntN(2) == 0, Code: "valid", Detail: "The licence is valid.",
 		CheckedAt: newStamp(time.Unix(r.Int64N(4_000_000_000), 0)), Nonce: text()}
 	if r.IntN(4) > 0 {
-		v.License = &licenseView{"lic_1", text(), optional(), "floating", "active", r.IntN(2) == 0, moment(), moment(),
-			codeList{}, seats{r.IntN(9), count(), count()}}
+		v.License = &licenseSummary{"lic_1", text(), optional(), "floating", "active", r.IntN(2) == 0, moment(),
+			moment(), codeList{}, seats{r.IntN(9), count(), count()}}
 		for range r.IntN(3) {
 			v.License.Entitlements = append(v.License.Entitlements, text())
 		}
 	}
 	if r.IntN(2) == 0 {
-		v.Device = &deviceState{"dev_1", optional(), "active"}
+		v.Device = &deviceSummary{"dev_1", optional(), "active"}
 	}
 	if r.IntN(2) == 0 {
 		v.Token, v.ExpiresIn, v.RefreshAfter = "e30.e30.AA", r.Int64N(1000), r.Int64N(3)
@@ -302,5 +302,5 @@ func TestAnswer_ofVerifyIsEncodedAsEncodingJSONDoes(t *testing.T) {
 	}
 }
 
-// plainAnswer is a verifyResponse that encoding/json encodes.
-type plainAnswer verifyResponse
+// plainAnswer is a verification that encoding/json encodes.
+type plainAnswer verification

@@ -40,6 +40,10 @@ import (
 //	days=0&x=y  400 invalid_request           another form; the errors of OAuth are like codes
 //	{"days":9}  409 not_renewable             or another status than 422, and its code
 //	?limit=0    out_of_range ?limit           another query
+//	shows: seats Two seats | issued Done      in document.txt: has the OpenAPI document show the body and the query of
+//	                                          the next request, and behind the bar its answer, under a name and with
+//	                                          a summary; without a body, the answer alone. It needs no line < if it
+//	                                          succeeds
 //	wait: 10m                                 so much later, with the chores that are due then; "events:" may follow
 //	receiver: 204 license.renewed             webhooks are sent for two seconds; a receiver at http://127.0.0.1:9
 //	                                          answers so, and has got these of the owner's events
@@ -68,6 +72,10 @@ func TestExchange(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			t.Parallel()
+			if file == "testdata/http/document.txt" {
+				recordedExamples(t)
+				return
+			}
 			cases, err := readExchanges(file)
 			must(t, err)
 			inBubble(t, func(t *testing.T, s *service) {
@@ -143,7 +151,8 @@ type exchangeRun struct {
 	auth     string   // the Authorization header; "": none
 	headers  []string // of the next request
 	request  [3]string
-	expected bool // the last request's answer, or the last command's end, was judged
+	mark     string // that has the next request shown in the OpenAPI document
+	expected bool   // the last request's answer, or the last command's end, was judged
 	last     answer
 	output   string // that the last command printed
 	failure  error  // of the last command
@@ -152,6 +161,7 @@ type exchangeRun struct {
 	refusing bool
 	wrote    bool          // the last request has committed something
 	commits  func() uint32 // a number that every commit changes
+	recorder *recorder     // nil: nothing is kept for the OpenAPI document
 }
 
 // worldKinds are what 'world:' makes: the request for it, sent as the operator unless owner has the scope for it.
@@ -213,7 +223,7 @@ func (e *exchangeRun) run(c exchangeCase) error {
 func (e *exchangeRun) step(step exchangeStep) error {
 	judges := slices.Contains([]string{"<", "=", "!", "events:", "has:"}, step.verb)
 	if !e.expected && !judges {
-		return errors.New("the answer before is not judged")
+		return errors.New("the answer before is not judged: " + e.last.body)
 	}
 	if e.refusing = e.refusing && step.verb == "" || step.verb == "refuse:"; step.verb == "refuse:" {
 		return nil
@@ -231,6 +241,7 @@ func (e *exchangeRun) step(step exchangeStep) error {
 	if err != nil {
 		return err
 	}
+	e.recorder.pass(time.Millisecond) // what is made next is later, by less than an answer shows
 	switch step.verb {
 	case "world:":
 		return e.make(text)
@@ -239,10 +250,11 @@ func (e *exchangeRun) step(step exchangeStep) error {
 	case "with:":
 		e.headers = append(e.headers, text)
 	case ">":
-		e.request[0], text, _ = strings.Cut(text, " ")
-		e.request[1], e.request[2], _ = strings.Cut(text, " ")
-		e.send(e.request)
-		e.headers, e.expected = nil, false
+		return e.ask(text)
+	case "shows:":
+		e.mark = text
+	case "kept:":
+		return e.recorder.keep()
 	case "":
 		return e.refuse(text)
 	case "header:":
@@ -273,6 +285,20 @@ func (e *exchangeRun) step(step exchangeStep) error {
 		return e.judgeFailure(text)
 	}
 	return nil
+}
+
+// ask sends the request of a line '>', and has it shown as the line before says. What is shown and succeeds needs no
+// other judge than the document.
+func (e *exchangeRun) ask(text string) error {
+	e.request[0], text, _ = strings.Cut(text, " ")
+	e.request[1], e.request[2], _ = strings.Cut(text, " ")
+	mark, headers := e.mark, e.headers
+	e.send(e.request)
+	e.mark, e.headers, e.expected = "", nil, mark != "" && e.last.status < 300
+	if mark == "" {
+		return nil
+	}
+	return e.recorder.show(mark, headers)
 }
 
 // judgeFailure holds the end of the last command against its exit status and what its error says.
@@ -330,6 +356,8 @@ func (e *exchangeRun) make(text string) error {
 		return e.makeAgreed(kind, name, members)
 	case "payout":
 		return e.makePayout(name, members)
+	case "brought", "consent", "posted", "delivery", "draining":
+		return e.recorder.makeShown(kind, name, members)
 	}
 	of, known := worldKinds[kind]
 	if !known {
@@ -747,7 +775,9 @@ func (e *exchangeRun) wait(text string) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(d)
+	if e.recorder.pass(d); e.recorder == nil {
+		time.Sleep(d)
+	}
 	if len(e.who) > 1 || slices.Equal(e.who, []string{"admin"}) { // whose token may have expired
 		if err := e.as(e.who); err != nil {
 			return err

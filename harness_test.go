@@ -169,6 +169,9 @@ func serviceWith(
 	s.store, err = openStore(db, of)
 	s.check(err)
 	s.watch()
+	how.undescribed = func(name string) {
+		t.Errorf("%s is looked up by a route that does not describe it", name)
+	}
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), nouns())
 	s.check(err)
 	s.look = &looker{path: db}
@@ -1694,7 +1697,7 @@ func TestHarness_findsWhatIsSecretWhereItMustNotBe(t *testing.T) {
 
 // allRoutes is every route of the service that is for programs.
 var allRoutes = sync.OnceValue(func() (all []route) {
-	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
+	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, nouns: nouns(), steady: time.Now}) {
 		for _, r := range w.routes {
 			if r.page == "" {
 				all = append(all, r)

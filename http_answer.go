@@ -174,8 +174,8 @@ func etagMatches(values []string, tag string) bool {
 
 // A list is one page of a list of rows.
 type list[T any] struct {
-	Data       []T     `json:"data"`
-	NextCursor *string `json:"next_cursor"` // ?cursor= for the next page; nil: this is the last
+	Data       []T     `json:"data"`        // The rows.
+	NextCursor *string `json:"next_cursor"` // The `cursor` of the next page, or null: this is the last.
 }
 
 // showPage makes the answer for a page of rows; show returns the element for a row.

@@ -20,13 +20,16 @@ var (
 	idempotencyProblems problemTable
 
 	codeMalformedHeader = idempotencyProblems.add(400, "malformed_header", "Malformed header",
-		"The Idempotency-Key must be given once and have 1 to 255 visible ASCII characters.")
+		"The Idempotency-Key must be given once and have 1 to 255 visible ASCII characters.",
+		"Send `Idempotency-Key` once, with 1 to 255 visible ASCII characters.")
 	codeIdempotencyInProgress = idempotencyProblems.add(409, "idempotency_in_progress",
 		"The same request is still running",
-		"A request with this Idempotency-Key is still running; wait for its answer.")
+		"A request with this Idempotency-Key is still running; wait for its answer.",
+		"Wait `Retry-After` seconds and send it again.")
 	codeIdempotencyKeyReused = idempotencyProblems.add(422, "idempotency_key_reused",
 		"Idempotency-Key reused",
-		"This Idempotency-Key was already used with another body or path. Choose a new one for a new request.")
+		"This Idempotency-Key was already used with another body or path. Choose a new one for a new request.",
+		"Take a new key for a new request.")
 )
 
 // readIdempotencyKey reads the Idempotency-Key of a request to a route that creates; other routes

@@ -24,19 +24,51 @@ type input struct {
 	query   url.Values
 	unread  error         // why the query was not read; nil: it was
 	request *http.Request // for the wildcards of its path; nil: none are read
-	caller  *caller       // whom the bearer token names; nil: no token
 	pointer string        // JSON pointer of body within the request's body: "#" or "#/customer"
-	known   []string      // the parameters of the query that were read
 	errs    *[]fieldError // every wrong member so far, shared with the inputs of nested objects
 	noted   []fieldError  // holds errs for the outermost input
 
 	path   string            // of body as pointer has it, with * for the index of an element: "#/lines/*"
-	places map[string]*place // by path, what is known of bodies, see refuseUnknown; shared by nested objects
+	note   func(reading)     // is told what would be read, and nothing is read; nil: it is read
+	known  knownNames        // what the route reads; nil: a page, which refuses nothing that it does not know
+	strict bool              // members of the body that the route does not read are refused
+	late   func(name string) // is told of what is looked up and not described; nil: nobody is
+}
+
+// A reading is what is read of a request at one place: a member or a parameter, and what it may be.
+type reading struct {
+	path      string // of the object that has it, as input.path; inQuery: it is a parameter
+	name      string
+	kind      jsonKind
+	need      need
+	low, high int       // of a number; of a list how many elements it has; high of a text: the most characters
+	each      int       // of a list of texts: the most characters of an element; of an object of texts: of a text
+	check     textCheck // of a text, beside its length; of a list or an object of texts: of each
+	format    string    // of a text, where it has no check: "date-time"
+	lines     bool      // a text of several lines
+
+	asked    bool // whether it is there is asked, so that it may be absent
+	nullable bool // it may be null
+	fixed    bool // it can't be changed, and is refused by words of its own
+
+}
+
+// inQuery and inPath are the paths of parameters.
+const (
+	inQuery = "?"
+	inPath  = "{}"
+)
+
+// newDescribed makes an input of which nothing is read: note is told what would be. Every optional member is there.
+func newDescribed(note func(reading)) *input {
+	in := newInput(&jsonValue{kind: jsonObject}, nil)
+	in.note = note
+	return in
 }
 
 // newInput makes the input of a request with a parsed body. r is nil where there is a body but no request.
-func newInput(body *jsonValue, r *http.Request, who *caller) *input {
-	in := &input{body: body, request: r, caller: who, pointer: "#", path: "#"}
+func newInput(body *jsonValue, r *http.Request) *input {
+	in := &input{body: body, request: r, pointer: "#", path: "#"}
 	in.errs = &in.noted
 	if r != nil && r.URL.RawQuery != "" {
 		in.query, in.unread = parseFields("The query string of the URL", r.URL.RawQuery)
@@ -79,7 +111,12 @@ func parseForm(body []byte) (jsonValue, error) {
 }
 
 // pathValue returns what a wildcard of the route's path matched.
-func (in *input) pathValue(name string) string { return in.request.PathValue(name) }
+func (in *input) pathValue(name string) string {
+	if in.note != nil {
+		return ""
+	}
+	return in.request.PathValue(name)
+}
 
 // err returns a refusal that names every wrong member and parameter, or nil if there are none. It is called once all
 // members were read: what is unknown is noted by its first call only.
@@ -87,9 +124,9 @@ func (in *input) err() error {
 	if in.unread != nil {
 		return in.unread
 	}
-	if in.places != nil {
+	if in.strict {
 		(&unknownWalk{}).object(in)
-		in.places = nil
+		in.strict = false
 	}
 	if len(*in.errs) == 0 {
 		return nil
@@ -102,31 +139,48 @@ func (in *input) wrong(name, code, detail string) {
 	*in.errs = append(*in.errs, fieldError{Pointer: in.pointer + "/" + name, Code: code, Detail: detail})
 }
 
+// excuse takes back that members of the body are missing.
+func (in *input) excuse(names ...string) {
+	*in.errs = slices.DeleteFunc(*in.errs, func(f fieldError) bool {
+		return f.Code == "required" && slices.Contains(names, strings.TrimPrefix(f.Pointer, "#/"))
+	})
+}
+
 // wrongParameter records an error of a parameter of the query.
 func (in *input) wrongParameter(name, code, detail string) {
 	*in.errs = append(*in.errs, fieldError{Parameter: name, Code: code, Detail: detail})
 }
 
-// find returns a member of any kind, whose name is known from then on.
+// find returns a member of any kind.
 func (in *input) find(name string) (*jsonValue, bool) {
-	if in.places != nil {
-		in.place().allowed.add(name)
-	}
+	in.expect(in.path, name)
 	return in.body.member(name)
 }
 
-// member returns a member of the given kind. It returns nil for a member that is absent, and
-// for one of another kind, which it records. A null counts as another kind.
-func (in *input) member(name string, kind jsonKind, n need) *jsonValue {
-	v, ok := in.find(name)
+// expect tells of a name that is looked up and not described.
+func (in *input) expect(path, name string) {
+	if in.late != nil && in.known != nil && !in.known.has(path, name) {
+		in.late(path + "/" + name)
+	}
+}
+
+// member returns the member that a reading is of. It returns nil for a member that is absent, and for one of another
+// kind, which it records. A null counts as another kind.
+func (in *input) member(r reading) *jsonValue {
+	if in.note != nil {
+		r.path = in.path
+		in.note(r)
+		return nil
+	}
+	v, ok := in.find(r.name)
 	if !ok {
-		if n == required {
-			in.wrong(name, "required", "This member is required.")
+		if r.need == required {
+			in.wrong(r.name, "required", "This member is required.")
 		}
 		return nil
 	}
-	if v.kind != kind {
-		in.wrong(name, "wrong_type", fmt.Sprintf("This must be %s, not %s.", kind, v.kind))
+	if v.kind != r.kind {
+		in.wrong(r.name, "wrong_type", fmt.Sprintf("This must be %s, not %s.", r.kind, v.kind))
 		return nil
 	}
 	v.open()
@@ -134,16 +188,15 @@ func (in *input) member(name string, kind jsonKind, n need) *jsonValue {
 }
 
 // text reads a string of at most max characters without control characters that also passes
-// check, if that is not nil. It returns "" if the member is absent or wrong. A required one
-// must not be empty.
+// check. It returns "" if the member is absent or wrong. A required one must not be empty.
 func (in *input) text(name string, n need, max int, check textCheck) string {
-	v := in.member(name, jsonString, n)
+	v := in.member(reading{name: name, kind: jsonString, need: n, high: max, check: check})
 	if v == nil {
 		return ""
 	}
 	code, detail := checkText(v.text, n, max)
-	if code == "" && check != nil {
-		code, detail = check(v.text)
+	if code == "" {
+		code, detail = check.fault(v.text)
 	}
 	if code != "" {
 		in.wrong(name, code, detail)
@@ -161,8 +214,16 @@ func (in *input) trim(name string) {
 }
 
 // field returns a field of a form as it was sent, and "" if there is none.
-func (in *input) field(name string) string {
-	if v, ok := in.body.member(name); ok {
+func (in *input) field(name string) string { return in.fieldOf(reading{name: name}) }
+
+// fieldOf is field, and says what the field may be, which is judged elsewhere.
+func (in *input) fieldOf(r reading) string {
+	if in.note != nil {
+		r.path, r.kind = in.path, jsonString
+		in.note(r)
+		return ""
+	}
+	if v, ok := in.find(r.name); ok {
 		return v.text
 	}
 	return ""
@@ -173,17 +234,18 @@ func (in *input) field(name string) string {
 func (in *input) object(name string, n need) *input {
 	nested := *in
 	nested.pointer, nested.path = in.pointer+"/"+name, in.path+"/"+name
-	if nested.body = in.member(name, jsonObject, n); nested.body == nil {
+	if nested.body = in.member(reading{name: name, kind: jsonObject, need: n}); nested.body == nil {
 		nested.body = &jsonValue{kind: jsonObject}
 	}
 	return &nested
 }
 
 // array reads a required array of 1 to max elements. It returns nil if the member is absent or wrong.
-func (in *input) array(name string, max int) *jsonValue {
-	v := in.member(name, jsonArray, required)
+func (in *input) array(r reading, max int) *jsonValue {
+	r.kind, r.need, r.low, r.high = jsonArray, required, 1, max
+	v := in.member(r)
 	if v != nil && (len(v.list) == 0 || len(v.list) > max) {
-		in.wrong(name, "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", max))
+		in.wrong(r.name, "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", max))
 		return nil
 	}
 	return v
@@ -192,7 +254,12 @@ func (in *input) array(name string, max int) *jsonValue {
 // objects reads a required array of 1 to max objects, and returns an input for each. Elements
 // that are no objects are left out.
 func (in *input) objects(name string, max int) []*input {
-	v := in.array(name, max)
+	v := in.array(reading{name: name}, max)
+	if in.note != nil {
+		nested := *in
+		nested.path = in.path + "/" + name + "/*"
+		return []*input{&nested}
+	}
 	if v == nil {
 		return nil
 	}
@@ -213,21 +280,32 @@ func (in *input) objects(name string, max int) []*input {
 
 // texts reads an optional array of at most count strings of 1 to max characters. A wrong
 // element is returned as "", so that the others keep their index.
-func (in *input) texts(name string, count, max int) []string {
-	v := in.member(name, jsonArray, optional)
+func (in *input) texts(name string, count, max int, check textCheck) []string {
+	return in.textsOf(reading{name: name, high: count, each: max, check: check})
+}
+
+func (in *input) textsOf(r reading) []string {
+	r.kind = jsonArray
+	v := in.member(r)
 	if v == nil {
 		return nil
 	}
-	if len(v.list) > count {
-		in.wrong(name, "wrong_length", fmt.Sprintf("This must have at most %d elements.", count))
+	if len(v.list) < r.low || len(v.list) > r.high {
+		may := fmt.Sprintf("at most %d", r.high)
+		if r.low > 0 {
+			may = fmt.Sprintf("%d to %d", r.low, r.high)
+		}
+		in.wrong(r.name, "wrong_length", "This must have "+may+" elements.")
 		return nil
 	}
 	all := make([]string, len(v.list))
 	for i := range v.list {
-		element := fmt.Sprintf("%s/%d", name, i)
+		element := fmt.Sprintf("%s/%d", r.name, i)
 		if v.list[i].kind != jsonString {
 			in.wrong(element, "wrong_type", fmt.Sprintf("This must be a string, not %s.", v.list[i].kind))
-		} else if code, detail := checkText(v.list[i].text, required, max); code != "" {
+		} else if code, detail := checkText(v.list[i].text, required, r.each); code != "" {
+			in.wrong(element, code, detail)
+		} else if code, detail = r.check.fault(v.list[i].text); code != "" {
 			in.wrong(element, code, detail)
 		} else {
 			all[i] = strings.Clone(v.list[i].text)
@@ -239,13 +317,18 @@ func (in *input) texts(name string, count, max int) []string {
 // number reads an optional whole number from low to high. It returns nil if the member is
 // absent or wrong. As in JSON Schema, 3.0 and 3e0 are the whole number 3.
 func (in *input) number(name string, low, high int) *int {
-	v := in.member(name, jsonNumber, optional)
+	return in.numberOf(reading{name: name, low: low, high: high})
+}
+
+func (in *input) numberOf(r reading) *int {
+	r.kind = jsonNumber
+	v := in.member(r)
 	if v == nil {
 		return nil
 	}
 	n, err := strconv.ParseFloat(v.text, 64) // exact up to 2^53, far above every limit here
-	if err != nil || n != math.Trunc(n) || n < float64(low) || n > float64(high) {
-		in.wrong(name, "out_of_range", fmt.Sprintf("This must be a whole number from %d to %d.", low, high))
+	if err != nil || n != math.Trunc(n) || n < float64(r.low) || n > float64(r.high) {
+		in.wrong(r.name, "out_of_range", fmt.Sprintf("This must be a whole number from %d to %d.", r.low, r.high))
 		return nil
 	}
 	return new(int(n))
@@ -253,14 +336,17 @@ func (in *input) number(name string, low, high int) *int {
 
 // timestamp reads an optional RFC 3339 time. It returns the zero stamp if the member is
 // absent or wrong.
-func (in *input) timestamp(name string) stamp {
-	v := in.member(name, jsonString, optional)
+func (in *input) timestamp(name string) stamp { return in.timestampOf(reading{name: name}) }
+
+func (in *input) timestampOf(r reading) stamp {
+	r.kind, r.format = jsonString, "date-time"
+	v := in.member(r)
 	if v == nil {
 		return stamp{}
 	}
 	t, ok := parseStamp(v.text)
 	if !ok {
-		in.wrong(name, "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z.")
+		in.wrong(r.name, "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z.")
 	}
 	return t
 }
@@ -268,14 +354,18 @@ func (in *input) timestamp(name string) stamp {
 // parameter reads a parameter of the query that may be given once. It returns "" if the
 // parameter is absent, or if check finds an error in it.
 func (in *input) parameter(name string, check textCheck) string {
-	in.known = append(in.known, name)
+	if in.note != nil {
+		in.note(reading{path: inQuery, name: name, kind: jsonString, check: check})
+		return ""
+	}
+	in.expect(inQuery, name)
 	values := in.query[name]
 	if len(values) == 0 {
 		return ""
 	}
 	code, detail := "repeated", "This parameter must be given only once."
 	if len(values) == 1 {
-		code, detail = check(values[0])
+		code, detail = check.of(values[0])
 	}
 	if code != "" {
 		in.wrongParameter(name, code, detail)
@@ -286,12 +376,12 @@ func (in *input) parameter(name string, check textCheck) string {
 
 const maxUnknownParameters = 20 // that one answer names
 
-// refuseUnknownParameters records an error of every parameter of the query that was not read, so
+// refuseUnknownParameters records an error of every parameter of the query that the route does not read, so
 // that a misspelt filter doesn't pass for one that matches everything.
 func (in *input) refuseUnknownParameters() {
 	unknown := []string{}
 	for name := range in.query {
-		if !slices.Contains(in.known, name) {
+		if !in.known.has(inQuery, name) {
 			unknown = append(unknown, name)
 		}
 	}
@@ -313,25 +403,39 @@ func (n *names) add(name string) {
 // A place is where a body has objects that are read alike: itself, an object in it, or all elements of an array.
 // Objects whose members may have any name, such as metadata, have no place.
 type place struct {
-	allowed names // members that were looked up
+	allowed names // members that are looked up
 	fixed   names // those that can't be changed, which are refused by words of their own
 }
 
-// refuseUnknown has the input refuse every member of the body, at any depth, that nobody looks up. It is called before
-// any is read.
-func (in *input) refuseUnknown() {
-	in.places = map[string]*place{}
-	in.place() // of a body of which nothing is read, too
+// knownNames are what a route reads, by path: inQuery has its parameters.
+type knownNames map[string]*place
+
+// knownOf returns what a reader reads.
+func knownOf(read func(*input)) knownNames {
+	known := knownNames{"#": {}, inQuery: {}}
+	at := func(path string) *place {
+		if known[path] == nil {
+			known[path] = &place{}
+		}
+		return known[path]
+	}
+	read(newDescribed(func(r reading) {
+		if r.fixed {
+			at(r.path).fixed.add(r.name)
+			return
+		}
+		at(r.path).allowed.add(r.name)
+		if r.kind == jsonObject && r.each == 0 {
+			at(r.path + "/" + r.name)
+		}
+	}))
+	return known
 }
 
-// place returns the place of the input's body.
-func (in *input) place() *place {
-	p := in.places[in.path]
-	if p == nil {
-		p = &place{}
-		in.places[in.path] = p
-	}
-	return p
+// has reports whether a name at a path is read.
+func (k knownNames) has(path, name string) bool {
+	p := k[path]
+	return p != nil && (slices.Contains(p.allowed, name) || slices.Contains(p.fixed, name))
 }
 
 // How much one answer says of unknown members.
@@ -345,14 +449,13 @@ type unknownWalk struct{ named int } // see maxUnknownMembers
 
 // object goes through the members of an object, then through the objects within it.
 func (w *unknownWalk) object(in *input) {
-	p := in.places[in.path]
+	p := in.known[in.path]
 	if p == nil {
 		return
 	}
 	for i := range in.body.members {
 		name := in.body.members[i].name
-		known := slices.Contains(p.allowed, name) || slices.Contains(p.fixed, name)
-		if !known && w.named < maxUnknownMembers {
+		if !in.known.has(in.path, name) && w.named < maxUnknownMembers {
 			in.wrongUnknown(name, p.allowed)
 			w.named++
 		}
@@ -393,27 +496,27 @@ func pointerSegment(name string) string {
 // moment reads a parameter of the query that is an RFC 3339 time. It returns the zero stamp if it
 // is absent or wrong.
 func (in *input) moment(name string) (t stamp) {
-	in.parameter(name, func(s string) (string, string) {
+	in.parameter(name, textCheck{format: "date-time", of: func(s string) (string, string) {
 		var ok bool
 		if t, ok = parseStamp(s); !ok {
 			return "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z."
 		}
 		return "", ""
-	})
+	}})
 	return t
 }
 
 // date reads a parameter of the query that is a calendar date, YYYY-MM-DD, from 1970 on. It
 // returns the start of that day in UTC, or the zero time if it is absent or wrong.
 func (in *input) date(name string) (t time.Time) {
-	in.parameter(name, func(s string) (string, string) {
+	in.parameter(name, textCheck{format: "date", of: func(s string) (string, string) {
 		var err error
 		if t, err = time.Parse(time.DateOnly, s); err != nil || t.Year() < 1970 {
 			t = time.Time{}
 			return "invalid_date", "This must be a date: YYYY-MM-DD."
 		}
 		return "", ""
-	})
+	}})
 	return t
 }
 
@@ -436,40 +539,54 @@ func (in *input) page(prefix string) pageQuery {
 	return in.pageOf(func(cursor string) bool { return validID(prefix, cursor) })
 }
 
+// readOnlyPage returns a reader of what input.page reads, and nothing else.
+func readOnlyPage(prefix string) func(*input) pageQuery {
+	return func(in *input) pageQuery { return in.page(prefix) }
+}
+
 // pageOf reads ?limit= and ?cursor= for a list; valid reports whether a text is one of its cursors.
 func (in *input) pageOf(valid func(cursor string) bool) pageQuery {
 	p := pageQuery{limit: 50}
-	in.parameter("limit", func(s string) (string, string) {
+	// The most rows of a page; 50 if it is left out.
+	in.parameter("limit", textCheck{numbers: [2]int{1, 200}, of: func(s string) (string, string) {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 || n > 200 || strconv.Itoa(n) != s {
 			return "out_of_range", "This must be a number from 1 to 200."
 		}
 		p.limit = n
 		return "", ""
-	})
-	p.before = in.parameter("cursor", func(s string) (string, string) {
-		if !valid(s) {
-			return "invalid_cursor", "This is not the next_cursor of a page of this list."
-		}
-		return "", ""
-	})
+	}})
+	// `next_cursor` of the page before.
+	p.before = in.parameter("cursor", textCheck{of: checkedBy(valid, "invalid_cursor",
+		"This is not the next_cursor of a page of this list.")})
 	return p
 }
 
 // isNull reports whether a member is present and null.
 func (in *input) isNull(name string) bool {
+	if in.note != nil {
+		in.note(reading{path: in.path, name: name, nullable: true})
+		return false
+	}
 	v, ok := in.find(name)
 	return ok && v.kind == jsonNull
 }
 
-// has reports whether a member is present.
-func (in *input) has(name string) bool { _, ok := in.find(name); return ok }
+// has reports whether a member is present. What is read only if it is may be absent.
+func (in *input) has(name string) bool {
+	if in.note != nil {
+		in.note(reading{path: in.path, name: name, asked: true})
+		return true
+	}
+	_, ok := in.find(name)
+	return ok
+}
 
 // accountID reads ?account_id=, the account that a call acts on; see server.ownerOf.
 func (in *input) accountID() string { return in.parameter("account_id", isID("acct")) }
 
 func (in *input) boolTerm(name string) (value, present bool) {
-	if v := in.member(name, jsonBool, optional); v != nil {
+	if v := in.member(reading{name: name, kind: jsonBool}); v != nil {
 		return v.boolean, true
 	}
 	return false, false
@@ -478,16 +595,12 @@ func (in *input) boolTerm(name string) (value, present bool) {
 // amount reads a whole number, such as an amount of money, a quantity or a rate, from least to most. It
 // returns 0 if it is absent or wrong.
 func (in *input) amount(name string, n need, least, most int64) int64 {
-	if n == required && !in.has(name) {
-		in.wrong(name, "required", "This member is required.")
-		return 0
-	}
-	return int64(valueOr(in.number(name, int(least), int(most)), 0))
+	return int64(valueOr(in.numberOf(reading{name: name, need: n, low: int(least), high: int(most)}), 0))
 }
 
 // lines reads an optional text of several lines.
 func (in *input) lines(name string, max int) string {
-	v := in.member(name, jsonString, optional)
+	v := in.member(reading{name: name, kind: jsonString, high: max, lines: true})
 	if v == nil {
 		return ""
 	}
@@ -512,6 +625,10 @@ func (in *input) change(row []member, isNew bool, fixed ...string) (c change) {
 			in.refuseChange(m.name)
 			continue
 		}
+		if in.note != nil {
+			in.noteMember(m, isNew)
+			continue
+		}
 		null := in.isNull(m.name)
 		_, isText := m.at.(*string)
 		left := !in.has(m.name) || null && isText && isNew
@@ -529,11 +646,24 @@ func (in *input) change(row []member, isNew bool, fixed ...string) (c change) {
 	return c
 }
 
+// noteMember notes a member of a row.
+func (in *input) noteMember(m member, isNew bool) {
+	if m.apart {
+		return
+	}
+	_, isText := m.at.(*string)
+	in.readMember(m)
+	in.note(reading{path: in.path, name: m.name, asked: !isNew || !m.needed,
+		nullable: m.isNullable() || isNew && isText && !m.needed && m.check.of != nil, need: need(isNew && m.needed)})
+}
+
 // refuseChange records an error of a member that can't be changed, if it is there.
 func (in *input) refuseChange(name string) {
-	if in.places != nil {
-		in.place().fixed.add(name)
+	if in.note != nil {
+		in.note(reading{path: in.path, name: name, fixed: true})
+		return
 	}
+	in.expect(in.path, name)
 	if _, given := in.body.member(name); given {
 		in.wrong(name, "immutable", "This can't be changed.")
 	}
@@ -543,7 +673,7 @@ func (in *input) refuseChange(name string) {
 func (in *input) readMember(m member) {
 	switch at := m.at.(type) {
 	case *string:
-		*at = in.text(m.name, need(m.check == nil), m.high, m.check)
+		*at = in.text(m.name, need(m.check.of == nil), m.high, m.check)
 	case **string:
 		if m.lines {
 			*at = nilIfEmpty(in.lines(m.name, m.high))
@@ -567,10 +697,7 @@ func (in *input) readMember(m member) {
 
 // list reads an array of texts.
 func (in *input) list(m member) codeList {
-	if m.low > 0 && in.array(m.name, m.high) == nil {
-		return nil
-	}
-	list := in.texts(m.name, m.high, m.each)
+	list := in.textsOf(reading{name: m.name, low: m.low, high: m.high, each: m.each, check: m.check})
 	if m.checkList != nil {
 		m.checkList(list, func(at int, code, detail string) {
 			if list[at] != "" { // in.texts has already reported an empty one
@@ -583,7 +710,7 @@ func (in *input) list(m member) codeList {
 
 // anyObject reads an object of at most max bytes whose members may have any name.
 func (in *input) anyObject(name string, max int) jsonText {
-	v := in.member(name, jsonObject, optional)
+	v := in.member(reading{name: name, kind: jsonObject, each: -1})
 	switch {
 	case v == nil:
 		return nil

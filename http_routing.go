@@ -292,7 +292,8 @@ var (
 	corsProblems problemTable
 
 	codeOrigin = corsProblems.add(403, "origin_not_allowed", "Origin not allowed",
-		"The origin of this site is not on the list of allowed origins. The operator of the service can add it.")
+		"The origin of this site is not on the list of allowed origins. The operator of the service can add it.",
+		"Have the operator list the site. Events need an `Origin`, and one of the widget's account.")
 
 	errOrigin = &refusal{code: codeOrigin}
 )

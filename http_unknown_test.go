@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -111,4 +113,77 @@ func TestPrefer_isReadAsRFC7240Says(t *testing.T) {
 			t.Errorf("%.100q: %v", tt.values, got)
 		}
 	}
+}
+
+// What a reader reads does not depend on values: where all is there, all is looked up, whatever it is. Else the
+// document, which is made of a reading without values, would be wrong about what comes with some of them only.
+func TestEveryRoute_readsTheSameWhateverTheValuesAre(t *testing.T) {
+	t.Parallel()
+	s, tried := newService(t), 0
+	for _, rt := range s.server.routes {
+		if rt.endpoint == nil {
+			continue
+		}
+		described, rounds := map[string]map[string]reading{}, 2
+		rt.endpoint.read(newDescribed(func(r reading) {
+			if described[r.path] == nil {
+				described[r.path] = map[string]reading{}
+			}
+			if before, again := described[r.path][r.name]; !again || before.kind == jsonNull {
+				described[r.path][r.name] = r
+			}
+			rounds = max(rounds, len(r.check.words))
+		}))
+		delete(described, inPath)
+		for round := range rounds {
+			body, err := parseBody([]byte(encode(filled(described, "#", round))), maxBodyValues)
+			must(t, err)
+			query := url.Values{}
+			for name, value := range filled(described, inQuery, round) {
+				query.Set(name, fmt.Sprint(value))
+			}
+			looked := map[string]bool{}
+			in := newInput(&body, httptest.NewRequest(rt.method(), "/?"+query.Encode(), nil))
+			in.known, in.late = knownNames{}, func(name string) { looked[name] = true }
+			rt.endpoint.read(in)
+			for path, members := range described {
+				for name := range members {
+					if tried++; !looked[path+"/"+name] {
+						t.Errorf("%s reads %s/%s with some values only: read it always, and judge it in the answering "+
+							"function. It was not read of %s ?%s", rt.pattern, path, name, encode(filled(described, "#",
+							round)), query.Encode())
+					}
+				}
+			}
+		}
+	}
+	failIf(t, tried < 1000, "looked for %d members only", tried)
+}
+
+// filled makes an object with all members that are described at a path: of each kind the least value in round 0 and a
+// larger one in others; of words another one in each.
+func filled(described map[string]map[string]reading, path string, round int) node {
+	object := node{}
+	for name, r := range described[path] {
+		within := path + "/" + name
+		text := any(map[bool]string{true: "x"}[round > 0])
+		if words := r.check.words; len(words) > 0 {
+			text = words[round%len(words)]
+		}
+		switch {
+		case r.kind == jsonBool:
+			object[name] = round > 0
+		case r.kind == jsonNumber:
+			object[name] = min(r.low+round, r.high)
+		case described[within+"/*"] != nil:
+			object[name] = []any{filled(described, within+"/*", round)}
+		case r.kind == jsonArray:
+			object[name] = []any{text}
+		case r.kind == jsonObject:
+			object[name] = filled(described, within, round)
+		default:
+			object[name] = text
+		}
+	}
+	return object
 }

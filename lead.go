@@ -32,27 +32,31 @@ var (
 	eventLeadCreated = leadEvents.add("lead.created")
 )
 
-// A lead is what a marketing site's form sent.
+// A lead is what a form of a site sent.
 type lead struct {
-	ID        string          `json:"id"`
-	AccountID string          `json:"account_id"`
-	Type      string          `json:"type"` // newsletter, demo, …
-	Email     string          `json:"email"`
-	Source    *string         `json:"source"` // which form
-	Page      *string         `json:"page"`   // path of the page
-	Fields    json.RawMessage `json:"fields"` // the form's other inputs: texts by sorted name; nil: none
-	CreatedAt stamp           `json:"created_at"`
+	ID        string `json:"id" is:"lead"`                      // The id of the lead.
+	AccountID string `json:"account_id" is:"acct"`              // The account that the lead belongs to.
+	Type      string `json:"type" is:"^[a-z][a-z0-9_-]{0,31}$"` // The kind of lead.
+	Email     string `json:"email"`                             // The address, its domain in lower case.
+
+	Source *string `json:"source"` // Where on the site the form is, or null: it did not say.
+	Page   *string `json:"page"`   // The path of the page, or null: it did not say.
+
+	// What else the form asked for, texts by name in the order of names, or null: nothing.
+	Fields json.RawMessage `json:"fields" is:"texts"`
+
+	CreatedAt stamp `json:"created_at"` // When it was sent.
 
 	seq    int64  // its place in the order in which leads were written
 	sender string // actor of the event of a new one; "": a site
 }
 
-func checkLeadType(s string) (code, detail string) {
+var checkLeadType = textCheck{pattern: "^[a-z][a-z0-9_-]{0,31}$", of: func(s string) (code, detail string) {
 	if !isLeadWord(s) {
 		return "invalid_type", "A type begins with a letter and has lower-case letters, digits, - and _."
 	}
 	return "", ""
-}
+}}
 
 // isLeadWord reports whether s begins with a lower-case letter and has nothing but lower-case
 // letters, digits, hyphens and underscores.
@@ -90,7 +94,7 @@ func checkLeadField(m jsonMember) (code, detail string) {
 // checkEmail accepts one plain address (contract, section 3): no display name, comment,
 // quoted local part or address literal, and a domain of two or more valid labels.
 // Internationalised domains and local parts are accepted as they are.
-func checkEmail(s string) (code, detail string) {
+var checkEmail = textCheck{format: "email", of: func(s string) (code, detail string) {
 	const invalid = "invalid_email"
 	at := strings.LastIndexByte(s, '@')
 	switch {
@@ -110,7 +114,7 @@ func checkEmail(s string) (code, detail string) {
 		return invalid, "The domain after the @ is not valid."
 	}
 	return "", ""
-}
+}}
 
 // isAtomText reports whether r is atext of RFC 5322, or a letter beyond ASCII as RFC 6531
 // adds it.

@@ -32,7 +32,7 @@ var leadCommands = []command{
 
 func leadsErase(e *env) error {
 	email := trimUnseen(e.args[0])
-	if _, detail := checkEmail(email); detail != "" {
+	if _, detail := checkEmail.of(email); detail != "" {
 		return usageError(fmt.Sprintf("%q is no e-mail address: %s", printable(email), detail))
 	}
 	err := e.confirm(func(q *queries) (string, error) {

@@ -27,21 +27,58 @@ func leadWing(s *server) wing {
 	return wing{routes: []route{
 		{pattern: "POST /widget/leads", token: tokenOptional, scope: scopeWriteLeads, origin: originListed,
 			address: "leads", bucket: bucketLeads, creates: true, members: []extraMember{{"ok", false}},
-			run: a.createLead},
-		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, question: true, run: s.listLeads},
-		{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeWriteLeads, run: s.eraseLeads},
+			endpoint: owned(s, readLead, a.createLead)},
+		{pattern: "GET /leads", scope: scopeLeads, question: true, endpoint: owned(s, readLeadQuery, s.listLeads)},
+		{pattern: "POST /leads/erase", scope: scopeWriteLeads, endpoint: owned(s, readEraseRequest, s.eraseLeads)},
 	}}
 }
 
-// createLead stores what a site's form or an account's software sent; it is on disk before the answer. What a bot
-// sent is answered in the same way and not stored. The lead is of the account of the token, else the one that lists the
-// Origin, else the main account.
-func (a *leadAPI) createLead(ctx context.Context, c *call) (any, error) {
-	l, website := readLead(c.in)
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// A leadRequest is what a form sends. Members that are not listed here are ignored.
+type leadRequest struct {
+	lead
+	website string // an input that only bots see, and fill in
+}
+
+func readLead(in *input) (r *leadRequest) {
+	r = new(leadRequest)
+	// A word of your own for the kind of lead; `newsletter` is the newsletter form.
+	r.Type = in.text("type", required, 32, checkLeadType)
+	in.trim("email")
+	// One address, without a display name. White space around it, also no-break or without width, is dropped; the
+	// domain is kept in lower case.
+	r.Email = normalEmail(in.text("email", required, 254, checkEmail))
+	r.Source = nilIfEmpty(in.text("source", optional, 100, anyText)) // Where on the site the form is, as `footer`.
+	// The path of the page (`location.pathname`), kept without query and fragment.
+	page, _, _ := strings.Cut(in.text("page", optional, 2048, checkPage), "?")
+	page, _, _ = strings.Cut(page, "#")
+	r.Page = nilIfEmpty(page)
+	// What else the form asks for: texts by name, with line breaks and tabs allowed, 8 KiB in all. Kept, listed,
+	// exported and erased with the lead; never in events.
+	r.Fields = in.fields("fields")
+	// A trap for bots: put a field of this name where no person sees it. Filled in, the answer looks like a success,
+	// and nothing is kept but the count `trapped` of the account's statistics.
+	r.website = in.text("website", optional, 2048, anyText)
+	return r
+}
+
+// A leadReceipt is the answer once a lead is on disk.
+type leadReceipt struct {
+	OK bool `json:"ok" is:"=true"` // Always `true`.
+
+	// The id of the lead. The same submission within 10 minutes has the same id.
+	ID string `json:"id" is:"lead"`
+}
+
+// Send a lead.
+//
+// Keeps what a form of a site sent: an answer of 200 means that it is on disk. A request from a browser needs a
+// listed `Origin`, and the lead belongs to that origin's account; one without an `Origin` is no browser's, and its
+// lead belongs to the main account. With a token that has `leads:write` the lead belongs to the token's account,
+// whatever the `Origin`, and no address is limited: so a server files what its own forms have sent. The same
+// submission within 10 minutes is one lead with one id, so a retry needs no `Idempotency-Key`.
+func (a *leadAPI) createLead(ctx context.Context, c *call, of owner, r *leadRequest) (*leadReceipt, error) {
+	// What a bot sent is answered in the same way and not stored.
+	l, err := r.lead, error(nil)
 	switch l.AccountID = c.origin.account; {
 	case c.caller != nil:
 		l.AccountID, l.sender = c.oneOwner(of).account, actorToken(c)
@@ -51,7 +88,7 @@ func (a *leadAPI) createLead(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return create(ctx, a.server, c, func(t *tx) (*leadResponse, error) {
+	return create(ctx, a.server, c, func(t *tx) (*leadReceipt, error) {
 		t.quiet()
 		if c.caller != nil {
 			if err := t.openAccount(l.AccountID); err != nil {
@@ -59,30 +96,12 @@ func (a *leadAPI) createLead(ctx context.Context, c *call) (any, error) {
 			}
 		}
 		add := t.addLead
-		if website != "" {
-			add = func(l lead) (string, error) { return a.trapped.pretend(t, l, website), nil }
+		if r.website != "" {
+			add = func(l lead) (string, error) { return a.trapped.pretend(t, l, r.website), nil }
 		}
 		id, err := add(l)
-		return &leadResponse{OK: true, ID: id}, err
+		return &leadReceipt{OK: true, ID: id}, err
 	})
-}
-
-// readLead reads what a form sends (contract, section 3). website is an input that only bots see, and fill in.
-func readLead(in *input) (l lead, website string) {
-	l.Type = in.text("type", required, 32, checkLeadType)
-	in.trim("email")
-	l.Email = normalEmail(in.text("email", required, 254, checkEmail))
-	l.Source = nilIfEmpty(in.text("source", optional, 100, nil))
-	page, _, _ := strings.Cut(in.text("page", optional, 2048, checkPage), "?")
-	page, _, _ = strings.Cut(page, "#")
-	l.Page = nilIfEmpty(page)
-	l.Fields = in.fields("fields")
-	return l, in.text("website", optional, 2048, nil)
-}
-
-type leadResponse struct {
-	OK bool   `json:"ok"`
-	ID string `json:"id"`
 }
 
 // trappedLeads remembers in memory which ids the submissions of bots were answered with, so that
@@ -111,41 +130,59 @@ func (m *trappedLeads) pretend(t *tx, l lead, website string) (id string) {
 
 const maxTrappedLeads = 10_000 // more than one account's limit lets in within dedupeWindow
 
-func (s *server) listLeads(ctx context.Context, c *call) (any, error) {
-	filter := leadFilter{kind: c.in.parameter("type", checkLeadType),
-		since: c.in.moment("since"), until: c.in.moment("until")}
-	page := c.in.pageBySeq("lead")
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	filter.owner = of
-	return showRows(s.store.within(ctx).leads(filter, page.before, page.limit))
+// A leadQuery says which leads are asked for.
+type leadQuery struct {
+	leadFilter
+	pageQuery
 }
 
-type eraseResponse struct {
-	Erased int64 `json:"erased"`
+func readLeadQuery(in *input) (q *leadQuery) {
+	q = new(leadQuery)
+	q.kind = in.parameter("type", checkLeadType) // Only this kind.
+	q.since = in.moment("since")                 // Only leads since this time, included.
+	q.until = in.moment("until")                 // Only leads until this time, itself not included.
+	q.pageQuery = in.pageBySeq("lead")
+	return q
 }
 
-// eraseLeads removes every lead of an address, then truncates the write-ahead log, which
-// still holds the address.
-func (s *server) eraseLeads(ctx context.Context, c *call) (any, error) {
-	c.in.trim("email")
-	email := c.in.text("email", required, 254, checkEmail)
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	erased, err := s.store.eraseLeads(ctx, of, email)
+// List leads.
+//
+// Lists leads, newest first. One request goes through at most 10,000 rows and has two seconds, waiting included: where
+// a filter finds little, a page may be short or empty and yet have a `next_cursor`.
+func (s *server) listLeads(ctx context.Context, _ *call, of owner, q *leadQuery) (*list[lead], error) {
+	q.owner = of
+	return showRows(s.store.within(ctx).leads(q.leadFilter, q.before, q.limit))
+}
+
+// An eraseRequest is whose leads to remove. Members that are not listed here are ignored.
+type eraseRequest struct{ email string }
+
+func readEraseRequest(in *input) *eraseRequest {
+	in.trim("email")
+	// The address, compared without case, and without white space around it.
+	return &eraseRequest{in.text("email", required, 254, checkEmail)}
+}
+
+// The erasedLeads are what was removed.
+type erasedLeads struct {
+	Erased int64 `json:"erased"` // How many leads were removed.
+}
+
+// Erase an address.
+//
+// Removes every lead of an address, compared without case, in that spelling. It is neither in the database file nor in
+// its write-ahead log afterwards.
+func (s *server) eraseLeads(ctx context.Context, _ *call, of owner, r *eraseRequest) (*erasedLeads, error) {
+	erased, err := s.store.eraseLeads(ctx, of, r.email)
 	s.scrubWAL(5 * time.Second) // also after an error: part of them may be erased
-	return &eraseResponse{erased}, err
+	return &erasedLeads{erased}, err
 }
 
 // fields reads the optional member with the other inputs of a form: an object of texts. It
 // returns the object with its names sorted, so that the same fields are the same text; nil if
 // there are none or one is wrong.
 func (in *input) fields(name string) json.RawMessage {
-	v := in.member(name, jsonObject, optional)
+	v := in.member(reading{name: name, kind: jsonObject, high: maxLeadFields, each: maxLeadFieldValue})
 	if v == nil || len(v.members) == 0 {
 		return nil
 	}

@@ -403,7 +403,7 @@ func TestMember_thatIsAnEmailAddressIsJudged(t *testing.T) {
 		"a@二〇.example", "a@İstanbul.example", "a@e\u0301.example",
 		"A@EXAMPLE.COM", local64 + "@example.com", longest, "a@1.2.example", "a@" + label63 + ".com",
 	} {
-		if code, _ := checkEmail(right); code != "" {
+		if code, _ := checkEmail.of(right); code != "" {
 			t.Errorf("%q is refused: %s", right, code)
 		}
 	}
@@ -418,7 +418,7 @@ func TestMember_thatIsAnEmailAddressIsJudged(t *testing.T) {
 		"a\u202e@b.co", "a@b\u3002co", "a\ufffd@b.co", "😀@b.co", "a@·.co", "a@\u200d.co",
 		"a@b\u200bc.co", "a@b\u00adc.co", "a@b.·",
 	} {
-		if code, _ := checkEmail(wrong); code == "" {
+		if code, _ := checkEmail.of(wrong); code == "" {
 			t.Errorf("%q is taken", wrong)
 		}
 	}

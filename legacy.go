@@ -27,7 +27,8 @@ func legacyNoun() noun {
 var (
 	legacyProblems problemTable
 
-	codeGone = legacyProblems.add(410, "gone", "Gone", "This path has ended.")
+	codeGone = legacyProblems.add(410, "gone", "Gone", "This path has ended.",
+		"Use the address that `detail` and `Link` name.")
 )
 
 // A legacyAPI serves the paths that the service had before v1, under /api/legacy/, and counts

@@ -27,7 +27,7 @@ func licenseNoun() noun {
 		ids:      []idKind{{"LICENSE", "lic", "licenses", false}},
 		problems: licenseProblems,
 		events:   licenseEvents,
-		status:   []statusLine{{label: "licences", read: licenseStatus}},
+		status:   []statusLine{{label: "licences", read: licensesInStatus}},
 		rows:     []rowReader{licenseTable.unreadable},
 		holdings: []holding{heldLicenses},
 	}
@@ -35,23 +35,28 @@ func licenseNoun() noun {
 
 // A license is the right to run an application on up to MaxDevices devices.
 type license struct {
-	ID        string `json:"id"`
-	AccountID string `json:"account_id"`
+	ID        string `json:"id" is:"lic"`          // The id of the licence.
+	AccountID string `json:"account_id" is:"acct"` // The account that owns it.
 	terms
-	Plan             *string         `json:"plan"`      // how it was sold: a label
-	PlanID           *string         `json:"plan_id"`   // the plan that it was made from
-	Reference        *string         `json:"reference"` // the seller's own number for the sale
-	Customer         *string         `json:"customer"`  // the seller's own name for the buyer; devices don't see it
-	State            string          `json:"state"`     // active, suspended or revoked, as an operator set it
-	Reason           *string         `json:"reason"`
-	StartsAt         stamp           `json:"starts_at"`
-	ExpiresAt        stamp           `json:"expires_at"`
-	Metadata         json.RawMessage `json:"metadata"`
-	FirstActivatedAt stamp           `json:"first_activated_at"`
-	CreatedAt        stamp           `json:"created_at"`
-	UpdatedAt        stamp           `json:"updated_at"`
+	Plan   *string `json:"plan"`             // A label, how it was sold, or null: none.
+	PlanID *string `json:"plan_id" is:"pln"` // The plan that it was made from, or null: none.
 
-	KeyHint       string `json:"key_hint"` // last five symbols of the current key
+	// Your own number for the sale, which no other licence of the account has, or null: none.
+	Reference *string `json:"reference"`
+
+	// The seller's own name, address or number for the buyer, or null: none. It is never sent to devices.
+	Customer *string `json:"customer"`
+
+	State            licenseState    `json:"state"`              // What was decided; see `status`.
+	Reason           *string         `json:"reason"`             // Why the state is what it is, or null: nobody said.
+	StartsAt         stamp           `json:"starts_at"`          // The start, or null: at once.
+	ExpiresAt        stamp           `json:"expires_at"`         // The end, or null: none.
+	Metadata         json.RawMessage `json:"metadata"`           // Data of your own, at most 16 KiB.
+	FirstActivatedAt stamp           `json:"first_activated_at"` // When its first device came, or null: none has.
+	CreatedAt        stamp           `json:"created_at"`         // When it was issued.
+	UpdatedAt        stamp           `json:"updated_at"`         // When it was changed last.
+
+	KeyHint       string `json:"key_hint"` // The last five symbols of the current key.
 	SeatsUsed     int    `json:"-"`        // active devices
 	Counting      int    `json:"-"`        // fingerprints that count: see checkTransferLimit
 	AccountClosed bool   `json:"-"`
@@ -64,11 +69,19 @@ type license struct {
 	TokensEndAt          stamp `json:"-"` // device tokens issued up to and in this second have ended
 }
 
-// The kinds of a licence, and from when its duration counts.
+// A licenseKind is how long a seat of a licence is a device's: `node_locked`, until that gives it up; `floating`,
+// until its lease lapses.
+type licenseKind string
+
 const (
 	kindNodeLocked = "node_locked"
-	kindFloating   = "floating" // a seat is free again when its lease lapses
+	kindFloating   = "floating"
+)
 
+// A licenseBasis is from when `duration_days` counts.
+type licenseBasis string
+
+const (
 	basisIssue           = "issue"
 	basisFirstActivation = "first_activation"
 )
@@ -84,31 +97,42 @@ var (
 	licenseProblems problemTable
 
 	codeLicenseRevoked = licenseProblems.add(403, "license_revoked", "Licence revoked",
-		verdictDetails["revoked"])
+		verdictDetails["revoked"],
+		"Ask the seller.")
 	codeLicenseSuspended = licenseProblems.add(403, "license_suspended", "Licence suspended",
-		verdictDetails["suspended"])
+		verdictDetails["suspended"],
+		"Ask the seller.")
 	codeLicenseNotStarted = licenseProblems.add(403, "license_not_started", "Licence not started",
-		verdictDetails["not_started"])
+		verdictDetails["not_started"],
+		"Wait for the start, or ask the seller.")
 	codeLicenseExpired = licenseProblems.add(403, "license_expired", "Licence expired",
-		verdictDetails["expired"])
+		verdictDetails["expired"],
+		"Renew the licence.")
 	codeLicenseInGrace = licenseProblems.add(403, "license_in_grace", "Licence in grace",
 		"The licence has expired and is in its days of grace: devices activated before may go on, "+
-			"but no new device can be activated.")
+			"but no new device can be activated.",
+		"Renew the licence: only devices that it knows may go on.")
 	codeKeyRetired = licenseProblems.add(403, "key_retired", "Licence key retired",
-		verdictDetails["key_retired"])
+		verdictDetails["key_retired"],
+		"Use the newer key.")
 	codeProductMismatch = licenseProblems.add(403, "product_mismatch", "Another product",
-		verdictDetails["product_mismatch"])
+		verdictDetails["product_mismatch"],
+		"Use the key of a licence for this product.")
 	codeNotIssuer = licenseProblems.add(403, "not_an_issuer", "Not an issuer",
-		"The account may not issue or change licences itself. The operator of the service can allow it.")
+		"The account may not issue or change licences itself. The operator of the service can allow it.",
+		"Ask the operator, who allows it with `widgetd account set ACCOUNT -issuer yes`.")
 	codeLicenseNotFound = licenseProblems.add(404, "license_not_found", "Licence not found",
-		verdictDetails["not_found"])
+		"There is no licence with this key or id.",
+		"Correct the key or the id. What belongs to another account is not found either.")
 	codeIllegalTransition = licenseProblems.add(409, "illegal_transition", "Illegal transition",
-		"This action does not apply to the licence in its present state.")
+		"This action does not apply to the licence in its present state.",
+		"Look at the licence's present state.")
 	codeKeyMalformed = licenseProblems.add(422, "key_malformed", "Malformed licence key",
 		"This is not a licence key: a symbol is missing, wrong or swapped. "+
-			"Please compare it with the key you were given.")
+			"Please compare it with the key you were given.",
+		"Have the key typed again: its check symbol does not fit, and no imported key reads so.")
 
-	errLicenseNotFound = &refusal{code: codeLicenseNotFound} // with this key
+	errLicenseNotFound = &refusal{code: codeLicenseNotFound, detail: verdictDetails["not_found"]} // with this key
 	errLicense         = &refusal{code: codeLicenseNotFound, detail: "There is no licence with this id."}
 )
 
@@ -133,7 +157,14 @@ var (
 	eventLicenseTransfersReset       = licenseEvents.add("license.transfers_reset")
 )
 
-// The statuses of a licence.
+// A licenseState is what was decided about a licence.
+type licenseState string
+
+var licenseStates = declareWords[licenseState](statusActive, statusSuspended, statusRevoked)
+
+// A licenseStatus is what follows from the state of a licence and the time.
+type licenseStatus string
+
 const (
 	statusActive     = "active"
 	statusSuspended  = "suspended"
@@ -143,12 +174,13 @@ const (
 	statusGrace      = "grace"
 )
 
-var statuses = []string{statusActive, statusGrace, statusExpired, statusNotStarted, statusSuspended, statusRevoked}
+var licenseStatuses = declareWords[licenseStatus](statusActive, statusGrace, statusExpired, statusNotStarted,
+	statusSuspended, statusRevoked)
 
 // status returns the licence's status at now: the first that applies in the contract's
 // order revoked, suspended, not_started, expired, grace, active. A licence of a closed
 // account is suspended.
-func (l *license) status(now time.Time) string {
+func (l *license) status(now time.Time) licenseStatus {
 	switch {
 	case l.State == statusRevoked:
 		return statusRevoked
@@ -207,11 +239,11 @@ func licenseVerdict(r *deviceRequest, f *finding, now time.Time) (code string, v
 	status, hasDevice := l.status(now), r.token != nil || r.fingerprint != nil
 	switch {
 	case status == statusRevoked, status == statusSuspended:
-		return status, false
+		return string(status), false
 	case r.product != "" && r.product != l.Product:
 		return "product_mismatch", false
 	case status == statusNotStarted, status == statusExpired:
-		return status, false
+		return string(status), false
 	case l.MaxDevices != nil && !hasDevice && !r.licenseOnly:
 		return "fingerprint_required", false
 	case f.mismatch:
@@ -235,6 +267,13 @@ func licenseVerdict(r *deviceRequest, f *finding, now time.Time) (code string, v
 	}
 	return "valid", true
 }
+
+// A verificationCode is why a licence may be used or not: the first that holds, in this order.
+type verificationCode string
+
+var _ = declareWords[verificationCode]("key_malformed", "not_found", "key_retired", "revoked", "suspended",
+	"product_mismatch", "not_started", "expired", "fingerprint_required", "fingerprint_mismatch", "device_blocked",
+	"device_released", "token_ended", "device_not_activated", "entitlement_missing", "grace", "valid")
 
 // verdictDetails are the human-readable texts of verdicts, by code.
 var verdictDetails = map[string]string{
@@ -302,13 +341,16 @@ func checkActivation(r *deviceRequest, f *finding, now time.Time) error {
 	default:
 		return nil
 	}
+	if refused == codeLicenseNotFound {
+		return errLicenseNotFound
+	}
 	return &refusal{code: refused}
 }
 
 // nextState returns the state after an action (suspend, reinstate or revoke), or illegal_transition. The operator may
 // also suspend what an issuer has suspended. What the operator has suspended, no issuer can reinstate: that is refused
 // for the missing scope.
-func nextState(l *license, action string, operator bool) (string, error) {
+func nextState(l *license, action string, operator bool) (licenseState, error) {
 	switch {
 	case action == "suspend" && (l.State == statusActive ||
 		operator && l.State == statusSuspended && l.IssuerSuspended):
@@ -326,7 +368,7 @@ func nextState(l *license, action string, operator bool) (string, error) {
 // errTransition is the refusal illegal_transition, for an action that does not apply to
 // a licence in its present state.
 func errTransition(l *license, action string) error {
-	state := l.State
+	state := string(l.State)
 	if action == "renew" && state != statusRevoked {
 		state += " and has no end yet"
 	}
@@ -334,14 +376,13 @@ func errTransition(l *license, action string) error {
 		detail: "The licence is " + state + "; " + action + " does not apply to it."}
 }
 
-// transfers tells how many fingerprints count for a licence beyond the number of its seats, and how
-// many may (contract, section 4, Transfers).
+// The transfers are how many fingerprints count beside those for which there are seats, and how many may.
 type transfers struct {
-	Used int `json:"used"`
-	Max  int `json:"max"`
+	Used int `json:"used"` // How many count.
+	Max  int `json:"max"`  // How many may.
 }
 
-// transfersOf returns the transfers of a licence, or nil if it does not limit them.
+// transfersOf returns the transfers of a licence (contract, section 4, Transfers), or nil if it does not limit them.
 func transfersOf(l *license) *transfers {
 	if l.MaxDevices == nil || l.MaxTransfers == nil {
 		return nil
@@ -349,11 +390,11 @@ func transfersOf(l *license) *transfers {
 	return &transfers{Used: max(0, l.Counting-*l.MaxDevices), Max: *l.MaxTransfers}
 }
 
-// seats count how many devices of a licence hold a seat, and how many may.
+// The seats are how many devices hold a seat, and how many may.
 type seats struct {
-	Used int  `json:"used"`
-	Max  *int `json:"max"`  // null: no limit
-	Free *int `json:"free"` // null: no limit
+	Used int  `json:"used"`          // Devices that hold a seat.
+	Max  *int `json:"max" least:"1"` // How many may, or null: no limit.
+	Free *int `json:"free"`          // How many more may, or null: no limit.
 }
 
 func seatsOf(l *license) seats {
@@ -364,27 +405,27 @@ func seatsOf(l *license) seats {
 	return s
 }
 
-// A licenseView is a licence as shown to a device, which has its key or its token.
-type licenseView struct {
-	ID           string   `json:"id"`
-	Product      string   `json:"product"`
-	Plan         *string  `json:"plan"`
-	Kind         string   `json:"kind"`
-	Status       string   `json:"status"`
-	Trial        bool     `json:"trial"`
-	ExpiresAt    stamp    `json:"expires_at"`
-	GraceUntil   stamp    `json:"grace_until"`
-	Entitlements codeList `json:"entitlements"`
-	Seats        seats    `json:"seats"`
+// A licenseSummary is a licence as a device sees it, which has its key or its token.
+type licenseSummary struct {
+	ID           string        `json:"id" is:"lic"`  // The id of the licence.
+	Product      string        `json:"product"`      // The product that it is for.
+	Plan         *string       `json:"plan"`         // A label, how it was sold, or null: none.
+	Kind         licenseKind   `json:"kind"`         // How long a seat is a device's.
+	Status       licenseStatus `json:"status"`       // Whether it can be used now.
+	Trial        bool          `json:"trial"`        // Whether it is a trial.
+	ExpiresAt    stamp         `json:"expires_at"`   // The end, or null: none.
+	GraceUntil   stamp         `json:"grace_until"`  // Until when devices that it knows may go on, or null: no end.
+	Entitlements codeList      `json:"entitlements"` // Codes of what it includes.
+	Seats        seats         `json:"seats"`        // How many devices it has.
 }
 
-// appendJSON writes the view as encoding/json would.
-func (v *licenseView) appendJSON(b []byte) []byte {
+// appendJSON writes the summary as encoding/json would.
+func (v *licenseSummary) appendJSON(b []byte) []byte {
 	b = append(append(append(b, `{"id":"`...), v.ID...), '"')
 	b = appendMember(b, "product", v.Product)
 	b = appendOptional(b, "plan", v.Plan)
-	b = appendUnescaped(b, "kind", v.Kind)
-	b = appendUnescaped(b, "status", v.Status)
+	b = appendUnescaped(b, "kind", string(v.Kind))
+	b = appendUnescaped(b, "status", string(v.Status))
 	b = strconv.AppendBool(append(b, `,"trial":`...), v.Trial)
 	b = v.ExpiresAt.appendJSON(append(b, `,"expires_at":`...))
 	b = v.GraceUntil.appendJSON(append(b, `,"grace_until":`...))
@@ -401,23 +442,31 @@ func (v *licenseView) appendJSON(b []byte) []byte {
 	return append(b, "}}"...)
 }
 
-func newLicenseView(l *license, now time.Time) licenseView {
-	return licenseView{ID: l.ID, Product: l.Product, Plan: l.Plan, Kind: l.Kind, Status: l.status(now), Trial: l.Trial,
-		ExpiresAt: l.ExpiresAt, GraceUntil: l.graceUntil(), Entitlements: l.Entitlements, Seats: seatsOf(l)}
+func newLicenseSummary(l *license, now time.Time) licenseSummary {
+	return licenseSummary{ID: l.ID, Product: l.Product, Plan: l.Plan, Kind: l.Kind, Status: l.status(now),
+		Trial: l.Trial, ExpiresAt: l.ExpiresAt, GraceUntil: l.graceUntil(), Entitlements: l.Entitlements,
+		Seats: seatsOf(l)}
 }
 
-// A licenseDetail is a licence as shown to the account that owns it and to operators:
-// its row, and what is computed from it.
+// A licenseDetail is a licence as the account that owns it sees it.
 type licenseDetail struct {
 	*license
-	Status     string     `json:"status"`
-	GraceUntil stamp      `json:"grace_until"`
-	Seats      seats      `json:"seats"`
-	Transfers  *transfers `json:"transfers"` // null: no limit
+	Status     licenseStatus `json:"status"`      // What follows from the state and the time.
+	GraceUntil stamp         `json:"grace_until"` // Until when devices that it knows may go on, or null: no end.
+	Seats      seats         `json:"seats"`       // How many devices hold a seat, and how many may.
+
+	// How many fingerprints count beside the seats, or null: no limit.
+	Transfers *transfers `json:"transfers"`
 }
 
 func newLicenseDetail(l *license, now time.Time) licenseDetail {
 	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l), transfersOf(l)}
+}
+
+// A licenseWithKey is a licence with its new key.
+type licenseWithKey struct {
+	licenseDetail
+	Key string `json:"key"` // The key, in this answer and in no other.
 }
 
 // stateEvents are the events of an operator's actions.

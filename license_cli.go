@@ -62,7 +62,7 @@ var (
 		help: "end the tokens that devices have got until now, too; they keep their seats"}
 	optSkipExisting = option{name: "skip-existing", help: "leave out rows whose key the account has already"}
 	optStatus       = option{name: "status", value: "STATUS", member: "status",
-		help: "only licences that are now " + strings.Join(statuses, ", ")}
+		help: "only licences that are now " + strings.Join(asTexts(licenseStatuses), ", ")}
 	optSearch = option{name: "search", value: "TEXT", member: "q",
 		help: "only the licence with this key, or those with this text in product, plan, customer, " +
 			"id or the key's last symbols"}
@@ -233,8 +233,8 @@ func licenseLimitTransfers(e *env) error {
 	})
 }
 
-// licenseStatus is what the status command says of licences.
-func licenseStatus(v *statusView, to *statusReport) error {
+// licensesInStatus is what the status command says of licences.
+func licensesInStatus(v *statusView, to *statusReport) error {
 	n, err := v.tallyLicenses(newStamp(v.now), newStamp(v.now.Add(endingSoon)))
 	to.set("licenses_total", n.Total)
 	to.set("licenses", n.ByStatus)
@@ -247,7 +247,7 @@ func licenseStatus(v *statusView, to *statusReport) error {
 		to.say("%d; the view v_licenses has their statuses", n.Total)
 		return nil
 	}
-	line := countsText(statuses, n.ByStatus)
+	line := countsText(asTexts(licenseStatuses), n.ByStatus)
 	if n.Ending > 0 {
 		line += fmt.Sprintf("; %d of the active end within 14 days", n.Ending)
 	}

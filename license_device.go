@@ -27,30 +27,42 @@ func deviceNoun() noun {
 	}
 }
 
-// The states of a device.
+// A deviceState is whether a device holds a seat. `active`: it does. `released`: it does not. `blocked`: it may
+// not come back until the operator releases it.
+type deviceState string
+
 const (
 	deviceActive   = "active"
 	deviceReleased = "released"
 	deviceBlocked  = "blocked"
 )
 
-// A device is one machine that was activated on a licence. Its JSON is for the account that owns the licence, for
-// operators, and for the other devices of a full licence.
-type device struct {
-	ID          string     `json:"id"`
-	Name        *string    `json:"name"`
-	State       string     `json:"state"`
-	Platform    *string    `json:"platform"`
-	AppVersion  *string    `json:"app_version"`
-	Fingerprint maskedHash `json:"fingerprint"`
-	ActivatedAt stamp      `json:"activated_at"`
-	LastSeenAt  stamp      `json:"last_seen_at"`
-	ReleasedAt  stamp      `json:"released_at"`
-	ReleasedBy  *string    `json:"released_by"`
-	CloneAt     stamp      `json:"clone_suspected_at"` // when it last presented an older lease than before
+var deviceStates = declareWords[deviceState](deviceActive, deviceReleased, deviceBlocked)
 
-	// The latest end of its offline leases, which nobody can recall: until then only a portal or an operator
-	// frees its seat. It never moves back.
+// A device is one machine that was activated on a licence, as the account that owns the licence sees it, and as the
+// other devices of a full licence do.
+type device struct {
+	ID         string      `json:"id" is:"dev"` // The id of the device.
+	Name       *string     `json:"name"`        // Its name, or null: none was given.
+	State      deviceState `json:"state"`       // Whether it holds a seat.
+	Platform   *string     `json:"platform"`    // Its platform, as the application says, or null: it does not.
+	AppVersion *string     `json:"app_version"` // The application's version, or null: it does not say.
+
+	// The first 8 hexadecimal digits of the fingerprint's SHA-256.
+	Fingerprint maskedHash `json:"fingerprint" is:"^[0-9a-f]{8}$"`
+
+	ActivatedAt stamp `json:"activated_at"` // When it took its seat last.
+	LastSeenAt  stamp `json:"last_seen_at"` // When it was seen last, to the minute.
+	ReleasedAt  stamp `json:"released_at"`  // When its seat was given back, or null: it holds one.
+
+	// Who gave its seat back, or null: nobody has.
+	ReleasedBy *string `json:"released_by" is:"=device|replacement|portal|operator|lease"`
+
+	// When it last presented an older lease than before, or null: never.
+	CloneAt stamp `json:"clone_suspected_at"`
+
+	// The latest end of its offline leases, which nobody can recall and which never moves back: until then only a
+	// portal or the operator frees its seat. Or null: it was given none.
 	OfflineUntil stamp `json:"offline_until"`
 
 	OfflineKid     string `json:"-"` // of the key that signed that lease
@@ -95,24 +107,33 @@ func errHeldOffline(d *device) error {
 var (
 	deviceProblems problemTable
 
-	codeDeviceBlocked  = deviceProblems.add(403, "device_blocked", "Device blocked", verdictDetails["device_blocked"])
+	codeDeviceBlocked = deviceProblems.add(403, "device_blocked", "Device blocked", verdictDetails["device_blocked"],
+		"Ask the operator, who can let the device in again.")
 	codeDeviceReleased = deviceProblems.add(403, "device_released", "Device released",
 		"The seat of this device was taken away, and its tokens ended with it. "+
-			"Activate it with the licence key, without a token.")
+			"Activate it with the licence key, without a token.",
+		"Activate with the licence key and without the token.")
 	codeTokenEnded = deviceProblems.add(403, "token_ended", "Token ended",
-		"This token has ended. Activate the device with the licence key, without a token.")
+		"This token has ended. Activate the device with the licence key, without a token.",
+		"Activate with the licence key and without the token.")
 	codeFingerprintMismatch = deviceProblems.add(403, "fingerprint_mismatch", "Another fingerprint",
-		verdictDetails["fingerprint_mismatch"])
+		verdictDetails["fingerprint_mismatch"],
+		"Activate with the licence key and without the token.")
 	codeOfflineNotAllowed = deviceProblems.add(403, "offline_not_allowed", "No offline leases",
-		"This licence does not allow offline leases: its offline_days are 0.")
+		"This licence does not allow offline leases: its offline_days are 0.",
+		"Ask who sold the licence for one with `offline_days`, or activate the device with a network.")
 	codeHeldOffline = deviceProblems.add(409, "held_offline", "Held by an offline lease",
-		"The device holds an offline lease, which can't be recalled, so its seat stays taken until that ends.")
+		"The device holds an offline lease, which can't be recalled, so its seat stays taken until that ends.",
+		"Wait for `until`, or have the seller release the device, which costs a transfer.")
 	codeSeatLimit = deviceProblems.add(409, "seat_limit_reached", "Seat limit reached",
-		"All seats of this licence are taken. Release a device, or name one to replace in replace_device_id.")
+		"All seats of this licence are taken. Release a device, or name one to replace in replace_device_id.",
+		"Release one of `devices`, or name it in `replace_device_id`.")
 	codeTransferLimit = deviceProblems.add(409, "transfer_limit_reached", "Transfer limit reached",
-		"As many machines as this licence allows have held a seat lately.")
+		"As many machines as this licence allows have held a seat lately.",
+		"Wait until `transfers.next_at`, or activate a machine that was active lately.")
 	codeCredentialMismatch = deviceProblems.add(422, "credential_mismatch", "Token and body disagree",
-		"The token is for another licence than the license_key in the body.")
+		"The token is for another licence than the license_key in the body.",
+		"Send a token or a key, or both for the same licence and device.")
 
 	errOtherToken      = &refusal{code: codeCredentialMismatch}
 	errMalformedMember = &refusal{code: codeKeyMalformed, fields: []fieldError{
@@ -133,7 +154,8 @@ var (
 	eventDeviceLeasedOffline  = deviceEvents.add("device.leased_offline")
 )
 
-// A deviceRequest is what a device sends to activate, verify or deactivate.
+// A deviceRequest is what a device sends to activate, verify or deactivate. What it names is read by its reader, token
+// and licenseOnly are set once its call is known.
 type deviceRequest struct {
 	keyHash     *[32]byte // SHA-256 of the licence key; nil: the token names the licence, or the key is malformed
 	malformed   bool      // no key has the form of the one that was sent
@@ -538,11 +560,11 @@ func recordSeen(t *tx, keys *keyring, r *deviceRequest) (f finding, err error) {
 	return f, nil
 }
 
-// A deviceState is a device as shown to itself.
-type deviceState struct {
-	ID    string  `json:"id"`
-	Name  *string `json:"name"`
-	State string  `json:"state"`
+// A deviceSummary is a device as it sees itself.
+type deviceSummary struct {
+	ID    string      `json:"id" is:"dev"` // The id of the device.
+	Name  *string     `json:"name"`        // Its name, or null: none was given.
+	State deviceState `json:"state"`       // Whether it holds a seat.
 }
 
 // fingerprintHash returns the SHA-256 of a device's fingerprint, which is all that the database keeps of it.

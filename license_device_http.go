@@ -35,15 +35,22 @@ func deviceWing(s *server) wing {
 		routes: append([]route{
 			// ownScope: who may not read licences, of its own account or of all, is anonymous, and can't guess keys
 			{pattern: "POST /widget/license/activate", token: tokenLate, ownScope: scopeLicenses, creates: true,
-				bucket: bucketLicenses, run: a.activate},
+				bucket: bucketLicenses, refuses: "license_revoked license_suspended license_not_started " +
+					"license_expired license_in_grace key_retired product_mismatch device_blocked device_released " +
+					"token_ended fingerprint_mismatch offline_not_allowed license_not_found held_offline " +
+					"seat_limit_reached transfer_limit_reached key_malformed credential_mismatch clock_doubted",
+				endpoint: admitting(readActivation, a.activateLicense)},
 			{pattern: "POST /widget/license/verify", token: tokenLate, ownScope: scopeLicenses,
-				bucket: bucketLicenses, run: a.verify},
+				bucket: bucketLicenses, refuses: "credential_mismatch",
+				endpoint: admitting(readVerification, a.verifyLicense)},
 			{pattern: "POST /widget/license/deactivate", token: tokenLate, ownScope: scopeLicenses,
-				bucket: bucketLicenses, run: a.deactivate},
-			{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, question: true,
-				run: s.listDevices},
-			{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices,
-				run: s.releaseDevice},
+				bucket: bucketLicenses, refuses: "key_retired fingerprint_mismatch license_not_found key_malformed " +
+					"credential_mismatch",
+				endpoint: admitting(readDeactivation, a.deactivateLicense)},
+			{pattern: "GET /licenses/{id}/devices", scope: scopeLicenses, question: true,
+				refuses: "license_not_found", endpoint: owned(s, readOnlyPage("dev"), s.listDevices)},
+			{pattern: "DELETE /licenses/{id}/devices/{device_id}", scope: scopeDevices, answers: answerForm{empty: 204},
+				refuses: "license_not_found not_found", endpoint: owned(s, readNoMembers, s.releaseDevice)},
 		}, a.pageRoutes()...),
 		refusals: map[string]refusalForm{"activate": activateRefused},
 		chores: []chore{{fault: "lapsed seats and ended licences can't be written", timeDriven: true,
@@ -55,19 +62,17 @@ func deviceWing(s *server) wing {
 }
 
 // readDevice reads who sends a request: the members license_key and fingerprint, which is 1 to 255 characters that
-// identify a device, and the device token of the call. Without a token the key is required; n says whether the
-// fingerprint is, too.
+// identify a device. n says whether the fingerprint is required. A device token stands for both, see sentBy.
 func readDevice(in *input, n need) *deviceRequest {
 	r := &deviceRequest{}
-	if in.caller != nil && in.caller.claims.isDevice() {
-		r.token = &in.caller.claims
-	}
-	if r.token == nil && !in.has("license_key") {
+	if !in.has("license_key") {
 		in.wrong("license_key", "required",
 			"A licence key is required, or a device token in the Authorization header.")
 	}
 	in.trim("license_key")
-	if v := in.member("license_key", jsonString, optional); v != nil {
+	// The licence key; a device token may be sent in its place. Case, dashes and spaces make no difference; `O` reads
+	// as `0`, `I` and `L` as `1`. Of another vendor's key only white space around it makes none.
+	if v := in.member(reading{name: "license_key", kind: jsonString}); v != nil {
 		if code, detail := checkText(v.text, optional, maxBody); code != "" {
 			// parseLicenseKey alone would ignore white space.
 			in.wrong("license_key", code, detail)
@@ -77,9 +82,11 @@ func readDevice(in *input, n need) *deviceRequest {
 			r.keyHash, r.mistyped = new(key.hash()), key.mistyped()
 		}
 	}
-	if n == required && r.token == nil && !in.has("fingerprint") {
+	if n == required && !in.has("fingerprint") {
 		in.wrong("fingerprint", "required", "The fingerprint of the device is required, or its token.")
 	}
+	// What tells this machine from others, chosen by the application; a device token may be sent in its place. Only its
+	// SHA-256 is kept.
 	if text := in.text("fingerprint", optional, 255, notEmpty); text != "" {
 		hash := fingerprintHash(text)
 		r.fingerprint = hash[:]
@@ -87,17 +94,28 @@ func readDevice(in *input, n need) *deviceRequest {
 	return r
 }
 
+// sentBy notes the device token of a request's call, if it has one. Then it is no error that members are missing for
+// which the token stands.
+func (r *deviceRequest) sentBy(c *call) {
+	if c.caller == nil || !c.caller.claims.isDevice() {
+		return
+	}
+	r.token = &c.caller.claims
+	c.in.excuse("license_key", "fingerprint")
+}
+
 // knownDeviceRate is the limit of an address, in requests a minute (contract, section 2), by the keys of active
 // devices, while too many other keys have failed.
 const knownDeviceRate = 300
 
-// admitDevice ends the reading of a device's request, looks it up, applies the rule against guessing keys, and charges
-// the call. With an account's own token a licence is found only if it belongs to an account on which the token may
-// act. A request with invalid members is refused before any look-up, so that the RateLimit headers of its answer
-// reveal nothing about a key (contract, section 1). n says whether a device that only its fingerprint names is looked
-// up, too: where a transaction does that later it would cost an activation a twentieth, so it is left out then unless
-// it may pass the rule.
+// admitDevice notes the token of a device's request and ends its reading, looks it up, applies the rule against
+// guessing keys, and charges the call. With an account's own token a licence is found only if it belongs to an account
+// on which the token may act. A request with invalid members is refused before any look-up, so that the RateLimit
+// headers of its answer reveal nothing about a key (contract, section 1). n says whether a device that only its
+// fingerprint names is looked up, too: where a transaction does that later it would cost an activation a twentieth, so
+// it is left out then unless it may pass the rule.
 func (a *deviceAPI) admitDevice(c *call, r *deviceRequest, n need) (f finding, err error) {
+	r.sentBy(c)
 	if err := c.finish(); err != nil {
 		return f, err
 	}
@@ -189,20 +207,27 @@ func (a *deviceAPI) checkLookup(c *call, r *deviceRequest, f *finding) error {
 }
 
 // checkNonce checks the nonce that a device wants included in the signed token.
-func checkNonce(s string) (code, detail string) {
+var checkNonce = textCheck{pattern: "^[!-~]{1,128}$", of: func(s string) (code, detail string) {
 	if strings.IndexFunc(s, isNotVisible) >= 0 {
 		return "invalid_nonce", "A nonce has 1 to 128 visible ASCII characters."
 	}
-	return notEmpty(s)
-}
+	return notEmpty.of(s)
+}}
 
-// readActivation reads an activation (contract, section 4); offline is whether it is for an offline lease where the
+func readActivation(in *input) *deviceRequest { return readSeatRequest(in, false) }
+
+// readSeatRequest reads an activation (contract, section 4); offline is whether it is for an offline lease where the
 // body does not say.
-func readActivation(in *input, offline bool) *deviceRequest {
+func readSeatRequest(in *input, offline bool) *deviceRequest {
 	r := readDevice(in, required)
+	// The product that asks; a licence for another one is refused.
 	r.product = in.text("product", optional, 100, notEmpty)
+	// A device whose seat this one takes over.
 	r.replace = in.text("replace_device_id", optional, 64, isID("dev"))
+	// Visible ASCII that comes back in the answer and in the signed token. Required with `offline`.
 	r.nonce = in.text("nonce", optional, maxNonce, checkNonce)
+	// `true`: the lease is to last the licence's `offline_days`, but not past the end of grace. Nobody can recall it,
+	// so the seat stays taken until it ends, unless a portal or the operator takes it away. Asking again renews it.
 	if asked, given := in.boolTerm("offline"); given {
 		offline = asked
 	}
@@ -210,32 +235,53 @@ func readActivation(in *input, offline bool) *deviceRequest {
 		in.wrong("nonce", "required", "Whoever asks for an offline lease must send a nonce, which tells the device "+
 			"that the lease answers its request.")
 	}
-	of := in.object("device", optional)
-	r.name = nilIfEmpty(of.text("name", optional, 100, nil))
-	r.platform = nilIfEmpty(of.text("platform", optional, 100, nil))
-	r.appVersion = nilIfEmpty(of.text("app_version", optional, 100, nil))
+	of := in.object("device", optional)                                       // What people see of the device.
+	r.name = nilIfEmpty(of.text("name", optional, 100, anyText))              // As `Kitchen 1`.
+	r.platform = nilIfEmpty(of.text("platform", optional, 100, anyText))      // As `linux/arm64`.
+	r.appVersion = nilIfEmpty(of.text("app_version", optional, 100, anyText)) // The application's version.
 	return r
 }
 
-type activateResponse struct {
-	OK           bool        `json:"ok"`
-	Code         string      `json:"code"`
-	License      licenseView `json:"license"`
-	Device       deviceState `json:"device"`
-	Token        string      `json:"token"`
-	TokenType    string      `json:"token_type"`
-	ExpiresIn    int64       `json:"expires_in"`    // seconds
-	RefreshAfter int64       `json:"refresh_after"` // seconds
-	Nonce        string      `json:"nonce,omitempty"`
-	OfflineUntil stamp       `json:"offline_until,omitzero"` // of the device, while it holds an offline lease
+// An activationCode is what an activation did; `already_active`: the device held its seat already.
+type activationCode string
+
+var _ = declareWords[activationCode]("activated", "already_active", "reactivated")
+
+// An activation is the answer to a device that holds a seat.
+type activation struct {
+	OK      bool           `json:"ok" is:"=true"` // Always `true`.
+	Code    activationCode `json:"code"`          // What was done.
+	License licenseSummary `json:"license"`       // The licence.
+	Device  deviceSummary  `json:"device"`        // The device.
+
+	// The device token, which is the lease: a JWS signed with Ed25519.
+	Token        string `json:"token"`
+	TokenType    string `json:"token_type" is:"=Bearer"` // Always `Bearer`.
+	ExpiresIn    int64  `json:"expires_in"`              // Seconds until the token ends.
+	RefreshAfter int64  `json:"refresh_after"`           // Seconds after which to verify again.
+	Nonce        string `json:"nonce,omitempty"`         // The nonce that was sent; absent if none was.
+
+	// Until when an offline lease of the device keeps its seat; absent: it has none.
+	OfflineUntil stamp `json:"offline_until,omitzero"`
 }
 
-func (a *deviceAPI) activate(ctx context.Context, c *call) (any, error) {
-	return a.giveSeat(ctx, c, readActivation(c.in, false))
+// Activate a licence on a device.
+//
+// Takes a seat of the licence for a device; `token` in the answer is its lease, with which it proves the licence
+// without a network. The licence key is the credential; a device token may be sent in place of it and of the
+// fingerprint. Activating the same device again takes no second seat and keeps its id. With `offline`, a device that
+// has no network gets a long lease, which somebody else posts its request for and carries to it. A device whose
+// fingerprint has changed sends its newest token and the new fingerprint, and keeps its seat. With an account's own
+// token, as portals send it, only that account's licences are found, and the limits by address do not count.
+//
+// Callers without such a token are held by address: once 30 different keys have failed within a minute, only keys of
+// active devices are answered.
+func (a *deviceAPI) activateLicense(ctx context.Context, c *call, r *deviceRequest) (*activation, error) {
+	return a.giveSeat(ctx, c, r)
 }
 
 // giveSeat carries an activation out.
-func (a *deviceAPI) giveSeat(ctx context.Context, c *call, r *deviceRequest) (*activateResponse, error) {
+func (a *deviceAPI) giveSeat(ctx context.Context, c *call, r *deviceRequest) (*activation, error) {
 	f, err := a.admitDevice(c, r, optional)
 	if err != nil {
 		return nil, err
@@ -250,14 +296,14 @@ func (a *deviceAPI) giveSeat(ctx context.Context, c *call, r *deviceRequest) (*a
 	r.keepLapsed, c.idemScope = a.clockDoubted(), r.idempotencyScope()
 	c.stillTrue = func(t *tx, answer []byte) (bool, error) { return r.stillActivated(t, keys, answer) }
 	var seat finding
-	res, err := create(ctx, a.server, c, func(t *tx) (_ *activateResponse, err error) {
+	res, err := create(ctx, a.server, c, func(t *tx) (_ *activation, err error) {
 		t.only(f.license.ID)
 		if seat, err = activateDevice(t, keys, r); err != nil {
 			return nil, err
 		}
 		l, d, signed := seat.license, seat.device, seat.lease
-		res := &activateResponse{OK: true, Code: seat.code, License: newLicenseView(l, t.now.Time),
-			Device: deviceState{d.ID, d.Name, d.State}, Token: signed.token, TokenType: "Bearer",
+		res := &activation{OK: true, Code: activationCode(seat.code), License: newLicenseSummary(l, t.now.Time),
+			Device: deviceSummary{d.ID, d.Name, d.State}, Token: signed.token, TokenType: "Bearer",
 			ExpiresIn: signed.claims.Expires - t.now.Unix(), RefreshAfter: signed.claims.RefreshAfter, Nonce: r.nonce}
 		if d.leasedOffline(t.now.Time) {
 			res.OfflineUntil = d.OfflineUntil
@@ -299,26 +345,30 @@ func (r *deviceRequest) idempotencyScope() (scope string) {
 	return scope + " fingerprint " + hex.EncodeToString(r.fingerprint)
 }
 
-// verifyResponse is the answer of verify. Every such answer has the member valid, which
-// distinguishes it from a problem document.
-type verifyResponse struct {
-	Valid        bool         `json:"valid"`
-	Code         string       `json:"code"`
-	Detail       string       `json:"detail"`
-	CheckedAt    stamp        `json:"checked_at"`
-	Nonce        string       `json:"nonce,omitempty"`
-	License      *licenseView `json:"license"`
-	Device       *deviceState `json:"device"`
-	Token        string       `json:"token,omitempty"`
-	ExpiresIn    int64        `json:"expires_in,omitempty"`    // seconds
-	RefreshAfter int64        `json:"refresh_after,omitempty"` // seconds
+// A verification is what the service knows about the licence. Every answer with `valid` is conclusive; every
+// other answer means: keep the lease and try later.
+type verification struct {
+	Valid     bool             `json:"valid"`           // Whether the licence may be used.
+	Code      verificationCode `json:"code"`            // Why.
+	Detail    string           `json:"detail"`          // The same for people.
+	CheckedAt stamp            `json:"checked_at"`      // When it was checked.
+	Nonce     string           `json:"nonce,omitempty"` // The nonce that was sent; absent if none was.
+	License   *licenseSummary  `json:"license"`         // The licence, or null: none was found.
+	Device    *deviceSummary   `json:"device"`          // The device, or null: the licence knows none that is named.
+
+	// A new device token; absent where the device keeps the one that it has.
+	Token     string `json:"token,omitempty"`
+	ExpiresIn int64  `json:"expires_in,omitempty"` // Seconds until that token ends.
+
+	// Seconds after which to verify again; absent: say in an hour.
+	RefreshAfter int64 `json:"refresh_after,omitempty"`
 }
 
 // appendJSON appends what encoding/json would produce. It exists because encoding/json
 // takes longer than all the rest of verify (BenchmarkAlone).
-func (v *verifyResponse) appendJSON(b []byte) []byte {
+func (v *verification) appendJSON(b []byte) []byte {
 	b = strconv.AppendBool(append(b, `{"valid":`...), v.Valid)
-	b = appendUnescaped(b, "code", v.Code)
+	b = appendUnescaped(b, "code", string(v.Code))
 	b = appendUnescaped(b, "detail", v.Detail)
 	b = v.CheckedAt.appendJSON(append(b, `,"checked_at":`...))
 	if v.Nonce != "" {
@@ -336,7 +386,7 @@ func (v *verifyResponse) appendJSON(b []byte) []byte {
 	} else {
 		b = append(append(append(b, `{"id":"`...), d.ID...), '"')
 		b = appendOptional(b, "name", d.Name)
-		b = appendUnescaped(b, "state", d.State)
+		b = appendUnescaped(b, "state", string(d.State))
 		b = append(b, '}')
 	}
 	if v.Token != "" {
@@ -355,14 +405,30 @@ func (v *verifyResponse) appendJSON(b []byte) []byte {
 // fails, since reads still work while the database is locked or the disk is full.
 const writeWait = 2 * time.Second
 
-// verify answers with status 200 whether or not the licence is valid. While signing is held, nothing is recorded about
-// the device, and the answer has no token.
-func (a *deviceAPI) verify(ctx context.Context, c *call) (any, error) {
-	r := readDevice(c.in, optional)
-	r.product = c.in.text("product", optional, 100, notEmpty)
-	r.entitlements = c.in.texts("entitlements", 100, 64)
-	r.nonce = c.in.text("nonce", optional, maxNonce, checkNonce)
-	r.appVersion = nilIfEmpty(c.in.text("app_version", optional, 100, nil))
+func readVerification(in *input) *deviceRequest {
+	r := readDevice(in, optional)
+	// The product that asks; a licence for another one is refused.
+	r.product = in.text("product", optional, 100, notEmpty)
+	// Codes that the licence must include, all of them.
+	r.entitlements = in.texts("entitlements", 100, 64, anyText)
+	// Visible ASCII that comes back in the answer and in the signed token.
+	r.nonce = in.text("nonce", optional, maxNonce, checkNonce)
+	r.appVersion = nilIfEmpty(in.text("app_version", optional, 100, anyText)) // The application's version.
+	return r
+}
+
+// Ask whether a licence holds.
+//
+// Answers 200 whenever it can tell something about the licence, good or bad. `valid` present is conclusive; every other
+// answer means: keep the lease and try later. With a device token, `{}` is enough. Verifying never takes a seat. While
+// the service can't tell whether its clock is right, there is no `token` in the answer. With an account's token that
+// has `licenses:read`, and without a device, the licence alone is judged: so a portal shows it. Without such a token a
+// licence that limits devices is then `fingerprint_required`, with the whole `license`.
+//
+// Callers without an account's own token, and applications without `licenses:read`, are held by address: once 30
+// different keys have failed within a minute, only keys of active devices are answered.
+func (a *deviceAPI) verifyLicense(ctx context.Context, c *call, r *deviceRequest) (*verification, error) {
+	// While signing is held, nothing is recorded about the device.
 	r.licenseOnly = c.bearsOwnToken() && c.caller.has(scopeLicenses)
 	f, err := a.admitDevice(c, r, required)
 	if err == nil && !r.malformed && f.comesFromHolder(c.now) && !a.signingHeld() {
@@ -374,13 +440,13 @@ func (a *deviceAPI) verify(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	res := &verifyResponse{Valid: f.valid, Code: f.code, Detail: verdictDetail(f.code, f.device),
+	res := &verification{Valid: f.valid, Code: verificationCode(f.code), Detail: verdictDetail(f.code, f.device),
 		CheckedAt: newStamp(c.now), Nonce: r.nonce}
 	if l := f.license; l != nil && !r.malformed {
-		res.License = new(newLicenseView(l, c.now))
+		res.License = new(newLicenseSummary(l, c.now))
 	}
 	if d := f.device; d != nil && !r.malformed {
-		res.Device = &deviceState{d.ID, d.Name, d.State}
+		res.Device = &deviceSummary{d.ID, d.Name, d.State}
 	}
 	switch {
 	case f.lease != nil:
@@ -428,24 +494,36 @@ func (a *deviceAPI) touchDevice(ctx context.Context, r *deviceRequest, f *findin
 	return err
 }
 
-type deactivateResponse struct {
-	OK       bool  `json:"ok"`
-	Released bool  `json:"released"`
-	Until    stamp `json:"until,omitzero"` // until when an offline lease holds the seat
+// A deactivation is the answer to a device that holds no seat, or keeps it until its offline lease ends.
+type deactivation struct {
+	OK bool `json:"ok" is:"=true"` // Always `true`.
+
+	// Whether this call gave a seat back; `false`: the device held none, or keeps it.
+	Released bool `json:"released"`
+
+	// Until when an offline lease, which nobody can recall, keeps the seat; absent: there is none.
+	Until stamp `json:"until,omitzero"`
 }
 
-// deactivate releases the device's seat. When the device holds none, or an offline lease, released is false and nothing
-// changes.
-func (a *deviceAPI) deactivate(ctx context.Context, c *call) (any, error) {
-	r := readDevice(c.in, required)
+func readDeactivation(in *input) *deviceRequest { return readDevice(in, required) }
+
+// Give a seat back.
+//
+// Releases the device's seat, also on a suspended or expired licence. A device token may be sent in place of key and
+// fingerprint. A device that holds no seat gets `released: false`, and so does one with an offline lease, with `until`
+// when that ends.
+//
+// Callers without an account's own token, and applications without `licenses:read`, are held by address: once 30
+// different keys have failed within a minute, only keys of active devices are answered.
+func (a *deviceAPI) deactivateLicense(ctx context.Context, c *call, r *deviceRequest) (deactivation, error) {
 	f, err := a.admitDevice(c, r, optional)
 	if err == nil {
 		err = f.err()
 	}
 	if err != nil {
-		return nil, err
+		return deactivation{}, err
 	}
-	return updated(ctx, a.store, func(t *tx) (res deactivateResponse, err error) {
+	return updated(ctx, a.store, func(t *tx) (res deactivation, err error) {
 		f, err := r.lookUp(t)
 		if err != nil {
 			return res, err
@@ -468,17 +546,22 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-func (s *server) listDevices(ctx context.Context, c *call) (any, error) {
-	l, page, err := s.admitLicensePath(ctx, c)
+// List the devices of a licence.
+//
+// They come newest first. A request has two seconds, waiting included.
+func (s *server) listDevices(ctx context.Context, c *call, of owner, page pageQuery) (*list[*device], error) {
+	l, err := s.store.license(of, c.id())
 	if err != nil {
 		return nil, err
 	}
 	return showRows(s.store.within(ctx).devices(l.ID, page.before, page.limit))
 }
 
-// releaseDevice releases the device's seat. A device that holds none is left as it is.
-func (s *server) releaseDevice(ctx context.Context, c *call) (any, error) {
-	l, _, err := s.admitLicensePath(ctx, c)
+// Take a device's seat back.
+//
+// Releases a device's seat and ends the tokens that it got until now. A device that holds no seat is left as it is.
+func (s *server) releaseDevice(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
+	l, err := s.store.license(of, c.id())
 	if err != nil {
 		return nil, err
 	}

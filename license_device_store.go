@@ -8,7 +8,7 @@ import (
 // deviceTable describes the table devices.
 var deviceTable = newTable("devices", "d", func(d *device) []field {
 	return []field{{"id", &d.ID}, {"license_id", &d.LicenseID}, {"fingerprint", (*[]byte)(&d.Fingerprint)},
-		{"name", &d.Name}, {"platform", &d.Platform}, {"app_version", &d.AppVersion}, {"state", &d.State},
+		{"name", &d.Name}, {"platform", &d.Platform}, {"app_version", &d.AppVersion}, {"state", (*string)(&d.State)},
 		{"lease_seq", &d.LeaseSeq}, {"presented_seq", &d.PresentedSeq}, {"lease_kid", optionalText{&d.LeaseKid}},
 		{"leased_at", &d.LeasedAt}, {"lease_expires_at", &d.LeaseExpiresAt}, {"lapses_at", &d.LapsesAt},
 		{"clone_suspected_at", &d.CloneAt}, {"counts_until", &d.CountsUntil},
@@ -53,9 +53,9 @@ func idOfDevice(d *device) string { return d.ID }
 func (q *queries) devices(licenseID, before string, limit int) (p listPage[*device], err error) {
 	var queries []string
 	var args []any
-	for _, state := range []string{deviceActive, deviceReleased, deviceBlocked} {
+	for _, state := range deviceStates {
 		queries = append(queries, deviceTable.query+`WHERE d.license_id = ? AND d.state = ? AND d.id < ?`)
-		args = append(args, licenseID, state, cmp.Or(before, lastID))
+		args = append(args, licenseID, string(state), cmp.Or(before, lastID))
 	}
 	p.rows, p.next, err = collectPage(q, strings.Join(queries, ` UNION ALL `)+` ORDER BY id DESC LIMIT ?`, args, "id",
 		limit, deviceTable.destNew, idOfDevice)

@@ -98,7 +98,7 @@ func TestSeat_isTakenOnceByTwoHundredCallersAtOnce(t *testing.T) {
 		kind := []string{kindNodeLocked, kindFloating}[i%2]
 		t.Run(fmt.Sprint(kind, " ", n), func(t *testing.T) {
 			s := newService(t)
-			id, key := s.addLicense(license{terms: terms{MaxDevices: &n, Kind: kind}})
+			id, key := s.addLicense(license{terms: terms{MaxDevices: &n, Kind: licenseKind(kind)}})
 			got := crowd(callers, func(i int) answer { return s.activate(key, fmt.Sprint("machine ", i)) })
 			sameText(t, "statuses", got[200], n, got[409], callers-n)
 			s.counts(n, `SELECT count(*) FROM devices WHERE license_id = ? AND state = 'active'`, id)

@@ -375,8 +375,7 @@ func (row *importRow) readKey() licenseKey {
 // importMembers are the members of a licence that a file may set.
 func importMembers(l *license) []member {
 	return append(l.members(),
-		member{name: "state", at: &l.State, high: maxNameLength,
-			check: oneOf(statusActive, statusSuspended, statusRevoked)},
+		member{name: "state", at: (*string)(&l.State), high: maxNameLength, check: oneOf(licenseStates...)},
 		member{name: "reason", at: &l.Reason, high: maxReason})
 }
 
@@ -384,7 +383,7 @@ func importMembers(l *license) []member {
 // is the store's.
 func (row *importRow) readLicense(account string) (*license, error) {
 	var asked license
-	in := newInput(row.body(), nil, nil)
+	in := newInput(row.body(), nil)
 	set := in.change(importMembers(&asked), true)
 	l := &license{AccountID: account, Reference: asked.Reference}
 	if len(*in.errs) > 0 {
@@ -399,7 +398,7 @@ func (row *importRow) readLicense(account string) (*license, error) {
 		}
 	}
 	set = slices.DeleteFunc(set, func(m member) bool { return m.name == "state" || m.name == "reason" })
-	made, err := newLicense(p, account, set, newStamp(row.now))
+	made, err := draftLicense(p, account, set, newStamp(row.now))
 	if wrong := new(refusal); errors.As(err, &wrong) {
 		row.refused(wrong.fields)
 		return l, nil

@@ -25,14 +25,12 @@ var (
 
 // pageRoutes are the routes of the page.
 func (a *deviceAPI) pageRoutes() []route {
-	routes := []route{
-		{pattern: "GET /activate", free: true, run: a.askRequest},
-		{pattern: "POST /activate", bucket: bucketLicenses, run: a.carry},
+	return []route{
+		{pattern: "GET /activate", page: "activate", free: true, origin: originNone, address: "activate page",
+			run: a.askRequest},
+		{pattern: "POST /activate", page: "activate", bucket: bucketLicenses, origin: originNone,
+			address: "activate page", run: a.carry},
 	}
-	for i := range routes {
-		routes[i].page, routes[i].address, routes[i].origin = "activate", "activate page", originNone
-	}
-	return routes
 }
 
 // readCarried reads an activation request that was pasted into the page's form. Errors: malformed_json, or the
@@ -42,8 +40,8 @@ func readCarried(text string) (*deviceRequest, error) {
 	if err != nil {
 		return nil, &refusal{code: codeMalformedJSON}
 	}
-	in := newInput(&body, nil, nil)
-	return readActivation(in, true), in.err()
+	in := newInput(&body, nil)
+	return readSeatRequest(in, true), in.err()
 }
 
 // askRequest answers with the empty form.

@@ -21,14 +21,14 @@ func planNoun() noun {
 // A plan is a template of an account's licences. A licence that is made from it copies its terms as they are then;
 // later changes of the plan reach it only when the plan is applied.
 type plan struct {
-	ID        string `json:"id"`
-	AccountID string `json:"account_id"`
-	Name      string `json:"name"` // for people, and the label (license.Plan) of its licences
+	ID        string `json:"id" is:"pln"`          // The id of the plan.
+	AccountID string `json:"account_id" is:"acct"` // The account whose licences are made from it.
+	Name      string `json:"name"`                 // Its name, and the label `plan` of its licences.
 	terms
-	Revision  int   `json:"revision"` // goes up with each change of terms
-	CreatedAt stamp `json:"created_at"`
-	UpdatedAt stamp `json:"updated_at"`
-	RetiredAt stamp `json:"retired_at"` // since when no licence is made from it
+	Revision  int   `json:"revision" least:"1"` // Goes up with each change of terms.
+	CreatedAt stamp `json:"created_at"`         // When it was made.
+	UpdatedAt stamp `json:"updated_at"`         // When it was changed last.
+	RetiredAt stamp `json:"retired_at"`         // Since when no licence is made from it, or null: it is in use.
 }
 
 // members are what callers set of a plan.
@@ -41,13 +41,17 @@ func (p *plan) members() []member {
 var (
 	planProblems problemTable
 
-	codePlanNotFound = planProblems.add(404, "plan_not_found", "Plan not found", "There is no plan with this id.")
-	codePlanRetired  = planProblems.add(409, "plan_retired", "Plan retired",
-		"The plan is retired: it can't be changed, and no licence is made from it any more.")
+	codePlanNotFound = planProblems.add(404, "plan_not_found", "Plan not found", "There is no plan with this id.",
+		"Check the id, and that the account that the request acts on owns the plan.")
+	codePlanRetired = planProblems.add(409, "plan_retired", "Plan retired",
+		"The plan is retired: it can't be changed, and no licence is made from it any more.",
+		"Use another plan.")
 	codePlanLimit = planProblems.add(409, "plan_limit_reached", "Too many plans",
-		"The account has 500 plans in use already: retire one first.")
+		"The account has 500 plans in use already: retire one first.",
+		"Retire a plan from which no more licences are made.")
 	codePlanChanged = planProblems.add(409, "plan_changed", "Plan changed",
-		"The plan has another revision than the request names. Look at what applying it would do now.")
+		"The plan has another revision than the request names. Look at what applying it would do now.",
+		"Make a dry run, and name the revision that it answers with. What was changed until then stays.")
 
 	errPlan        = &refusal{code: codePlanNotFound}
 	errPlanRetired = &refusal{code: codePlanRetired}
@@ -141,25 +145,29 @@ const (
 	applyTime = 10 * time.Second
 )
 
-// A planApplication says which licences of it to go through, and what was done with them.
-type planApplication struct {
-	DryRun     bool             `json:"dry_run"`  // nothing was changed
-	Revision   int              `json:"revision"` // of the plan
-	Changed    int              `json:"changed"`  // licences
-	Terms      map[string]int   `json:"terms"`    // how many of them have another value of a term now
-	Refused    []refusedLicense `json:"refused"`
-	Unreadable []string         `json:"unreadable"` // licences whose rows can't be read, and stay as they are
-	Next       *string          `json:"next"`       // the licence after which the next call goes on; nil: all are done
+// A planApplied is what was done with up to 5,000 licences of a plan.
+type planApplied struct {
+	DryRun   bool           `json:"dry_run"`            // Nothing was changed; this is what would be.
+	Revision int            `json:"revision" least:"1"` // The revision of the plan.
+	Changed  int            `json:"changed"`            // How many licences were changed.
+	Terms    map[string]int `json:"terms"`              // Of how many licences each term was changed.
+
+	// Licences with more devices than the plan allows: all their terms stay.
+	Refused []refusedLicense `json:"refused"`
+
+	// The ids of licences whose rows can't be read: they stay as they are, and the operator finds out why.
+	Unreadable []string `json:"unreadable"`
+	Next       *string  `json:"next" is:"lic"` // For the next call, or null: this was the last.
 }
 
-// A refusedLicense has more devices than the plan allows, and keeps all its terms.
+// A refusedLicense is a licence with more devices than its plan allows.
 type refusedLicense struct {
-	LicenseID string `json:"license_id"`
-	SeatsUsed int    `json:"seats_used"`
+	LicenseID string `json:"license_id" is:"lic"`  // The id of the licence.
+	SeatsUsed int    `json:"seats_used" least:"1"` // How many devices hold a seat.
 }
 
 // add adds what the next part of an application has done.
-func (a *planApplication) add(part planApplication) {
+func (a *planApplied) add(part planApplied) {
 	a.DryRun, a.Revision, a.Next = part.DryRun, part.Revision, part.Next
 	a.Changed += part.Changed
 	a.Refused = append(a.Refused, part.Refused...)
@@ -176,16 +184,16 @@ func (a *planApplication) add(part planApplication) {
 // licences, and those that another account owns by now, are left alone. Errors: plan_not_found, plan_changed, those of
 // allowed.
 func applyPlan(
-	ctx context.Context, st *store, o owner, id string, a planApplication, after, actor string,
+	ctx context.Context, st *store, o owner, id string, a planApplied, after, actor string,
 	allowed func(*queries) error,
-) (planApplication, error) {
+) (planApplied, error) {
 	a.Terms, a.Refused, a.Unreadable = map[string]int{}, []refusedLicense{}, []string{}
 	began := time.Now()
 	for looked := 0; looked < st.limits.planLicenses; looked += appliedAtOnce {
 		var page []planLicense
-		var part planApplication
+		var part planApplied
 		step := func(from *queries, t *tx) (err error) {
-			part = planApplication{DryRun: a.DryRun, Revision: a.Revision, Terms: map[string]int{}}
+			part = planApplied{DryRun: a.DryRun, Revision: a.Revision, Terms: map[string]int{}}
 			if err = allowed(from); err == nil {
 				page, err = part.step(from, t, o, id, after, actor)
 			}
@@ -221,7 +229,7 @@ func applyPlan(
 }
 
 // step applies a plan to the next licences, as applyPlan does, and returns them. It has no transaction in a dry run.
-func (a *planApplication) step(
+func (a *planApplied) step(
 	from *queries, t *tx, o owner, id, after, actor string,
 ) (page []planLicense, err error) {
 	p, err := from.plan(o, id)

@@ -27,7 +27,7 @@ var planCommands = []command{
 
 // planApply applies a plan once it is confirmed what that does.
 func planApply(e *env) error {
-	would, err := e.applyAll(planApplication{DryRun: true})
+	would, err := e.applyAll(planApplied{DryRun: true})
 	if err != nil || e.on("dry-run") || would.Changed == 0 {
 		return e.printApplication(would, err)
 	}
@@ -35,11 +35,11 @@ func planApply(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.printApplication(e.applyAll(planApplication{Revision: would.Revision}))
+	return e.printApplication(e.applyAll(planApplied{Revision: would.Revision}))
 }
 
 // applyAll applies the plan that the command names to all its licences, in as many calls as that takes.
-func (e *env) applyAll(a planApplication) (sum planApplication, err error) {
+func (e *env) applyAll(a planApplied) (sum planApplied, err error) {
 	sum.Terms, sum.Refused, sum.Unreadable = map[string]int{}, []refusedLicense{}, []string{}
 	r := &routeRequest{route: "POST /plans/{id}/apply", path: map[string]string{"id": e.args[0]},
 		members: map[string]any{"dry_run": a.DryRun}}
@@ -52,7 +52,7 @@ func (e *env) applyAll(a planApplication) (sum planApplication, err error) {
 			if err != nil {
 				return err
 			}
-			var part planApplication
+			var part planApplied
 			if err := json.Unmarshal(answer, &part); err != nil {
 				return err
 			}
@@ -65,7 +65,7 @@ func (e *env) applyAll(a planApplication) (sum planApplication, err error) {
 }
 
 // text says how many licences an application changes, and of how many it changes each term.
-func (a planApplication) text() string {
+func (a planApplied) text() string {
 	text := countOf(a.Changed, "licence")
 	for i, name := range slices.Sorted(maps.Keys(a.Terms)) {
 		text += map[bool]string{true: ": ", false: ", "}[i == 0] + fmt.Sprintf("%s of %d", name, a.Terms[name])
@@ -74,7 +74,7 @@ func (a planApplication) text() string {
 }
 
 // printApplication prints what an application has done.
-func (e *env) printApplication(a planApplication, err error) error {
+func (e *env) printApplication(a planApplied, err error) error {
 	if err != nil {
 		return err
 	}

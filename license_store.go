@@ -10,9 +10,9 @@ import (
 
 // licenseTable describes the table licenses.
 var licenseTable = newTable("licenses", "l", func(l *license) []field {
-	return append(fieldsOf(l.members()), []field{{"id", &l.ID}, {"account_id", &l.AccountID}, {"state", &l.State},
-		{"reason", &l.Reason}, {"issuer_suspended", &l.IssuerSuspended}, {"first_activated_at", &l.FirstActivatedAt},
-		{"created_at", &l.CreatedAt}, {"updated_at", &l.UpdatedAt},
+	return append(fieldsOf(l.members()), []field{{"id", &l.ID}, {"account_id", &l.AccountID},
+		{"state", (*string)(&l.State)}, {"reason", &l.Reason}, {"issuer_suspended", &l.IssuerSuspended},
+		{"first_activated_at", &l.FirstActivatedAt}, {"created_at", &l.CreatedAt}, {"updated_at", &l.UpdatedAt},
 		{`coalesce((SELECT k.hint FROM license_keys k WHERE k.license_id = l.id AND k.retires_at IS NULL), '')`,
 			&l.KeyHint},
 		{"coalesce(s.used, 0)", &l.SeatsUsed}, {"coalesce(s.counting, 0)", &l.Counting},
@@ -53,7 +53,7 @@ func (q *queries) licenseByReference(accountID, reference string) (id string, er
 type licenseFilter struct {
 	owner         owner
 	product       string
-	status        string // as license.status computes it at the time now
+	status        licenseStatus // as license.status computes it at the time now
 	customer      string
 	expiresBefore stamp
 	search        string // a key, or part of product, plan, customer, id or key hint in upper or lower case
@@ -66,7 +66,7 @@ const graceEnd = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' day
 
 // statusFilters are the SQL conditions for each status, in the precedence of
 // license.status; every ? is the time now.
-var statusFilters = map[string]string{
+var statusFilters = map[licenseStatus]string{
 	"revoked":     `l.state = 'revoked'`,
 	"suspended":   `(l.state = 'suspended' OR l.state = 'active' AND a.closed_at IS NOT NULL)`,
 	"not_started": openLicense + ` AND l.starts_at > ?`,
@@ -142,9 +142,9 @@ func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error
 
 // setLicenseState stores the state that an operator's action leads to, and writes the
 // event of type typ.
-func (t *tx) setLicenseState(l *license, state, reason string, typ eventType, actor string) {
+func (t *tx) setLicenseState(l *license, state licenseState, reason string, typ eventType, actor string) {
 	t.exec(`UPDATE licenses SET state = ?, reason = nullif(?, ''), issuer_suspended = ?, updated_at = ?
-		WHERE id = ?`, state, reason, l.IssuerSuspended, t.now, l.ID)
+		WHERE id = ?`, string(state), reason, l.IssuerSuspended, t.now, l.ID)
 	t.addEvent(licenseEvent(l, typ, actor, "reason", reason))
 }
 
@@ -320,17 +320,17 @@ func (q *queries) tallyLicenses(now, soon stamp) (t licenseTally, err error) {
 	if err != nil || t.Total > int64(q.limits.talliedLicenses) {
 		return t, err
 	}
-	dest, counts := []any{&t.Ending, &t.Unlimited}, make([]int64, len(statuses))
-	has := func(status string) string { return strings.ReplaceAll(statusFilters[status], "?", "?1") }
+	dest, counts := []any{&t.Ending, &t.Unlimited}, make([]int64, len(licenseStatuses))
+	has := func(status licenseStatus) string { return strings.ReplaceAll(statusFilters[status], "?", "?1") }
 	query := `SELECT count(*) FILTER (WHERE ` + has(statusActive) + ` AND l.expires_at < ?2),
 		count(*) FILTER (WHERE l.max_devices IS NOT NULL AND l.max_transfers IS NULL AND l.state <> 'revoked')`
-	for i, status := range statuses {
+	for i, status := range licenseStatuses {
 		query += `, count(*) FILTER (WHERE ` + has(status) + `)`
 		dest = append(dest, &counts[i])
 	}
 	err = q.one(query+` FROM licenses l JOIN accounts a ON a.id = l.account_id`, []any{now, soon}, dest...)
-	for i, status := range statuses {
-		t.ByStatus[status] = counts[i]
+	for i, status := range licenseStatuses {
+		t.ByStatus[string(status)] = counts[i]
 	}
 	return t, err
 }

@@ -23,48 +23,58 @@ const (
 
 // terms are what a licence and a plan have alike.
 type terms struct {
-	Product      string   `json:"product"` // "kitchen-display"
-	Kind         string   `json:"kind"`    // kindNodeLocked or kindFloating
-	Trial        bool     `json:"trial"`
-	MaxDevices   *int     `json:"max_devices"`   // nil: no limit
-	MaxTransfers *int     `json:"max_transfers"` // see transfers; nil: no limit
-	GraceDays    int      `json:"grace_days"`
-	DurationDays *int     `json:"duration_days"`
-	ExpiryBasis  string   `json:"expiry_basis"` // basisIssue or basisFirstActivation
-	LeaseHours   int      `json:"lease_hours"`
-	OfflineDays  int      `json:"offline_days"` // of an offline lease; 0: there are none
+	Product string      `json:"product"` // The product that it is for, as `kitchen-display`.
+	Kind    licenseKind `json:"kind"`    // `node_locked` if it is left out.
+	Trial   bool        `json:"trial"`   // Whether it is a trial.
+
+	MaxDevices *int `json:"max_devices" least:"1"` // The number of seats, or null: no limit.
+
+	// How many fingerprints may count beside the seats, or null: no limit. By default as many as seats, at least 2.
+	MaxTransfers *int `json:"max_transfers"`
+
+	GraceDays    int          `json:"grace_days"`              // Days after the end in which known devices go on.
+	DurationDays *int         `json:"duration_days" least:"1"` // Days that it runs and a renewal adds, or null: none.
+	ExpiryBasis  licenseBasis `json:"expiry_basis"`            // From when `duration_days` counts.
+
+	LeaseHours  int `json:"lease_hours" least:"1"` // How long a device may work offline.
+	OfflineDays int `json:"offline_days"`          // How many days an offline lease lasts; 0: there are none.
+
+	// Codes of what it includes, none twice, 1200 bytes as JSON in all.
 	Entitlements codeList `json:"entitlements"`
 }
 
 // What members of licences may be. They are made once, since a licence that is read lists its members.
 var (
-	checkKind   = oneOf(kindNodeLocked, kindFloating)
-	checkBasis  = oneOf(basisIssue, basisFirstActivation)
+	checkKind   = oneOf(declareWords[licenseKind](kindNodeLocked, kindFloating)...)
+	checkBasis  = oneOf(declareWords[licenseBasis](basisIssue, basisFirstActivation)...)
 	checkPlanID = isID("pln")
 )
 
 func (s *terms) members() []member {
 	return append(make([]member, 0, 18), []member{ // with room for those that only a licence has
 		{name: "product", at: &s.Product, atFirst: true, high: maxNameLength},
-		{name: "kind", at: &s.Kind, atFirst: true, high: maxNameLength, check: checkKind},
+		{name: "kind", at: (*string)(&s.Kind), atFirst: true, high: maxNameLength, check: checkKind},
 		{name: "trial", at: &s.Trial},
 		{name: "max_devices", at: &s.MaxDevices, low: 1, high: maxCount},
 		{name: "max_transfers", at: &s.MaxTransfers, high: maxCount},
 		{name: "grace_days", at: &s.GraceDays, hasDefault: true, high: maxGraceDays},
 		{name: "duration_days", at: &s.DurationDays, low: 1, high: maxDurationDays},
-		{name: "expiry_basis", at: &s.ExpiryBasis, atFirst: true, high: maxNameLength,
-			check: checkBasis},
-		{name: "lease_hours", at: &s.LeaseHours, hasDefault: true, low: 1, high: maxLeaseHours},
+		{name: "expiry_basis", // From when `duration_days` counts; `issue` if it is left out.
+			at: (*string)(&s.ExpiryBasis), atFirst: true, high: maxNameLength, check: checkBasis},
+		{name: "lease_hours", // How long a device may work offline. By default and with null 336, floating 8.
+			at: &s.LeaseHours, hasDefault: true, low: 1, high: maxLeaseHours},
 		{name: "offline_days", at: &s.OfflineDays, hasDefault: true, high: maxOfflineDays},
-		{name: "entitlements", at: &s.Entitlements, high: maxCodes, each: maxCodeLength, checkList: checkCodes},
+		{name: "entitlements", at: &s.Entitlements, high: maxCodes, each: maxCodeLength,
+			check: textCheck{pattern: codePattern}, checkList: checkCodes},
 	}...)
 }
 
 // members are what callers set of a licence.
 func (l *license) members() []member {
 	return append(l.terms.members(),
-		member{name: "plan", at: &l.Plan, high: maxNameLength},
-		member{name: "plan_id", at: &l.PlanID, atFirst: true, high: maxNameLength, check: checkPlanID},
+		member{name: "plan", at: &l.Plan, high: maxNameLength}, // A label: how it was sold.
+		member{name: "plan_id", // The account's plan whose terms it gets; those that the request names go before.
+			at: &l.PlanID, atFirst: true, high: maxNameLength, check: checkPlanID},
 		member{name: "reference", at: &l.Reference, atFirst: true, high: maxReference},
 		member{name: "customer", at: &l.Customer, high: maxCustomer, private: true},
 		member{name: "starts_at", at: &l.StartsAt},
@@ -142,9 +152,9 @@ func (s *terms) fitTransfers(before *terms) {
 	}
 }
 
-// newLicense returns a licence of an account at now with the terms of a plan, unless p is nil, and what a caller sets
+// draftLicense returns a licence of an account at now with the terms of a plan, unless p is nil, and what a caller sets
 // beside them. Errors: validation_failed.
-func newLicense(p *plan, accountID string, set change, now stamp) (*license, error) {
+func draftLicense(p *plan, accountID string, set change, now stamp) (*license, error) {
 	l := &license{AccountID: accountID}
 	if p != nil {
 		l.terms, l.Plan = p.terms, &p.Name
@@ -181,7 +191,7 @@ func sellLicense(t *tx, accountID string, set change, actor string) (l *license,
 			return nil, "", err
 		}
 	}
-	if l, err = newLicense(p, accountID, set, t.now); err != nil {
+	if l, err = draftLicense(p, accountID, set, t.now); err != nil {
 		return nil, "", err
 	}
 	if err := t.openAccount(accountID); err != nil {

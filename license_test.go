@@ -331,7 +331,7 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 		s.change(func(t *tx) error {
 			for i := range 400 {
 				l := license{AccountID: []string{s.account, closed}[r.IntN(8)/7],
-					State:    []string{"active", "active", "active", "active", "suspended", "revoked"}[r.IntN(6)],
+					State:    []licenseState{"active", "active", "active", "active", "suspended", "revoked"}[r.IntN(6)],
 					StartsAt: moment(), ExpiresAt: moment(), terms: terms{Product: "kds", GraceDays: r.IntN(3)}}
 				if _, err := t.addLicense(&l, licenseKey(fmt.Sprintf("SOME-KEY-%012d", i)), anActor); err != nil {
 					return err

@@ -83,7 +83,7 @@ func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *test
 					s := newService(t, withoutAddressLimits)
 					p := &machinePark{service: s, random: random(t, 0), kind: kind, seats: 2, most: 5,
 						answers: answers}
-					p.id, p.key = s.addLicense(license{terms: terms{Kind: kind, MaxDevices: ptr(2),
+					p.id, p.key = s.addLicense(license{terms: terms{Kind: licenseKind(kind), MaxDevices: ptr(2),
 						MaxTransfers: ptr(3), LeaseHours: hours, OfflineDays: 10}})
 					for i := range 50 {
 						p.machines = append(p.machines, &machine{fingerprint: fmt.Sprint("machine-", i)})

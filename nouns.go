@@ -223,14 +223,20 @@ func collectNouns[T any](of []noun, what func(*noun) []T) (all []T) {
 	return all
 }
 
-// wingsOf returns the wings of the given nouns.
+// wingsOf returns the wings of the given nouns, with complete routes.
 func wingsOf(of []noun, s *server) []wing {
-	return collectNouns(of, func(n *noun) []wing {
+	all := collectNouns(of, func(n *noun) []wing {
 		if n.wings == nil {
 			return nil
 		}
 		return n.wings(s)
 	})
+	for _, w := range all {
+		for i := range w.routes {
+			w.routes[i].complete(carefulScopes)
+		}
+	}
+	return all
 }
 
 // eventTypesOf returns the event types of the given nouns.
@@ -244,6 +250,9 @@ var (
 	grantableScopes = append(slices.Clone(appScopes), scopeIssuing, scopeApps, scopeConsent, scopeAdmin)
 	appScopes       = []string{scopeStats, scopeLeads, scopeWriteLeads, scopeLicenses, scopeDevices, scopeEvents,
 		scopeWebhooks, scopeOrders, scopeSelling, scopeRevenue, scopeBooks}
+
+	// Those of routes that move money or make something: see route.careful.
+	carefulScopes = []string{scopeIssuing, scopeSelling, scopeWebhooks, scopeApps, scopeBooks, scopeAdmin}
 )
 
 // nounOptions are the options of serve that belong to nouns.

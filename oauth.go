@@ -24,23 +24,23 @@ const (
 var (
 	oauthErrors problemTable
 
-	codeOAuthRequest = oauthErrors.add(400, "invalid_request", "", "A parameter is missing or wrong.")
+	codeOAuthRequest = oauthErrors.add(400, "invalid_request", "", "A parameter is missing or wrong.", "")
 	codeOAuthClient  = oauthErrors.add(400, "invalid_client", "",
-		"The application is unknown, or has not proved itself.")
+		"The application is unknown, or has not proved itself.", "")
 	codeOAuthBasic = oauthErrors.add(401, "invalid_client", "",
-		"The application is unknown, or has not proved itself.")
+		"The application is unknown, or has not proved itself.", "")
 	codeOAuthGrant = oauthErrors.add(400, "invalid_grant", "",
-		"The code or refresh token is unknown, has expired, or is another application's.")
+		"The code or refresh token is unknown, has expired, or is another application's.", "")
 	codeOAuthUnauthorized = oauthErrors.add(400, "unauthorized_client", "",
-		"The application is not registered for client credentials.")
+		"The application is not registered for client credentials.", "")
 	codeOAuthGrantType = oauthErrors.add(400, "unsupported_grant_type", "",
-		"The grant_type must be authorization_code, refresh_token or client_credentials.")
+		"The grant_type must be authorization_code, refresh_token or client_credentials.", "")
 	codeOAuthScope = oauthErrors.add(400, "invalid_scope", "",
-		"The scope has more than was agreed to, or nothing that the application is registered for.")
+		"The scope has more than was agreed to, or nothing that the application is registered for.", "")
 	codeOAuthDocument = oauthErrors.add(503, "temporarily_unavailable", "",
-		"The document at the client_id can't be fetched. Nothing was used up: try again.")
+		"The document at the client_id can't be fetched. Nothing was used up: try again.", "")
 	codeOAuthTarget = oauthErrors.add(400, "invalid_target", "",
-		"The resource must be the base address of this service.")
+		"The resource must be the base address of this service.", "")
 
 	errClientBoth = &refusal{code: codeOAuthRequest,
 		detail: "The application must prove itself in one way only, and name only itself."}
@@ -115,21 +115,21 @@ func (f oauthForm) check(base string) error {
 	return nil
 }
 
-// A tokenAnswer is what the token endpoint answers with (RFC 6749, section 5.1).
+// A tokenAnswer is what an application gets (RFC 6749, section 5.1).
 type tokenAnswer struct {
-	AccessToken  string `json:"access_token"`
-	TokenType    string `json:"token_type"`
-	ExpiresIn    int    `json:"expires_in"` // seconds
-	RefreshToken string `json:"refresh_token,omitempty"`
-	Scope        string `json:"scope"`
+	AccessToken  string `json:"access_token"`            // A bearer token: a JWS signed with Ed25519, at most 4 KiB.
+	TokenType    string `json:"token_type" is:"=Bearer"` // How the access token is sent (RFC 6750).
+	ExpiresIn    int    `json:"expires_in" least:"1"`    // For how many seconds the access token works.
+	RefreshToken string `json:"refresh_token,omitempty"` // To use next; absent by client credentials.
+	Scope        string `json:"scope"`                   // What the access token may do, separated by spaces.
 }
 
 // A tokenVerdict says whether an application gets the tokens that it asks for.
 type tokenVerdict struct {
 	app     *app
-	refused error  // nil: it gets them
-	scope   string // of the access token
-	ends    string // why the grant that by names ends, since its code or token was used before; "": it does not
+	refused error    // nil: it gets them
+	scope   string   // of the access token
+	ends    grantEnd // why the grant that by names ends, since its code or token was used before; "": it does not
 
 	// by is what proves that the request is from the application: the grant to which its code or refresh token
 	// belongs, or the account of a code that has no grant yet; "": nothing does, or only its secret.

@@ -53,11 +53,10 @@ const (
 	maxRedirectURIs = 20
 	maxAppOrigins   = 20
 
+	scopePattern = "^[a-z]+:[a-z]+( [a-z]+:[a-z]+)*$" // scopes, separated by spaces
+
 	appSecretOverlap = 7 * 24 * time.Hour // how long the previous secret is accepted, too
 )
-
-// appKinds are the kinds of applications that can be registered.
-var appKinds = []string{appWeb, appBrowser, appInstalled}
 
 // appEvent returns an event about an application.
 func appEvent(p *app, kind eventType, actor string, data ...string) event {
@@ -81,7 +80,7 @@ func hidesItself(r rune) bool {
 }
 
 // checkAppName is a textCheck for the name of an application, which people see when they are asked to agree to it.
-func checkAppName(s string) (code, detail string) {
+var checkAppName = textCheck{of: func(s string) (code, detail string) {
 	switch {
 	case strings.IndexFunc(s, hidesItself) >= 0:
 		return "invalid_character", "This must have no character that is invisible or changes the direction of " +
@@ -92,7 +91,7 @@ func checkAppName(s string) (code, detail string) {
 		return "invalid_character", "This must have a letter or a digit."
 	}
 	return "", ""
-}
+}}
 
 // isLoopback reports whether the host of a URL is exactly one of the addresses on which installed applications
 // listen: the name localhost may resolve to some other host (RFC 8252, section 8.3).
@@ -139,7 +138,7 @@ func checkWebURL(s string, u *url.URL) (code, detail string) {
 }
 
 // checkHomePage is a textCheck for the home page of an application, which people can visit.
-func checkHomePage(s string) (code, detail string) {
+var checkHomePage = textCheck{format: "uri", of: func(s string) (code, detail string) {
 	u, code, detail := parseAppURL(s)
 	switch {
 	case code != "":
@@ -148,11 +147,11 @@ func checkHomePage(s string) (code, detail string) {
 		return checkWebURL(s, u)
 	}
 	return "https_required", "This must begin with https://."
-}
+}}
 
 // checkRedirectURI checks an address to which our page is to send people back, for an application of a kind. Its
 // results are those of a textCheck.
-func checkRedirectURI(kind, s string) (code, detail string) {
+func checkRedirectURI(kind appKind, s string) (code, detail string) {
 	u, code, detail := parseAppURL(s)
 	switch {
 	case code != "":
@@ -191,7 +190,7 @@ func (p *app) sendsTo(uri string) bool {
 	if slices.Contains(p.RedirectURIs, uri) {
 		return true
 	}
-	hosts := map[string][]string{appInstalled: {"http://127.0.0.1", "http://[::1]"},
+	hosts := map[appKind][]string{appInstalled: {"http://127.0.0.1", "http://[::1]"},
 		appDocument: {"http://127.0.0.1", "http://[::1]", "http://localhost"}}[p.Kind]
 	asked, ok := withoutPort(uri, hosts)
 	return ok && slices.ContainsFunc(p.RedirectURIs, func(known string) bool {
@@ -230,13 +229,13 @@ type memberFault func(member, code, detail string)
 // normalise brings what somebody has chosen for an application into the form in which it is stored, and calls wrong
 // for each member that is refused. Empty members are left to the caller, which knows whether they may be absent.
 func (p *app) normalise(wrong memberFault) {
-	note := func(member, value string, check textCheck) {
+	note := func(member, value string, check func(string) (code, detail string)) {
 		if code, detail := check(value); code != "" && value != "" {
 			wrong(member, code, detail)
 		}
 	}
-	note("name", p.Name, checkAppName)
-	note("home_page", p.HomePage, checkHomePage)
+	note("name", p.Name, checkAppName.of)
+	note("home_page", p.HomePage, checkHomePage.of)
 	if p.Kind == "" {
 		return
 	}
@@ -304,12 +303,15 @@ func (p *app) normaliseScopes(wrong memberFault) {
 func (p *app) members() []member {
 	return []member{
 		{name: "name", at: &p.Name, needed: true, high: maxAppName},
-		{name: "home_page", at: &p.HomePage, needed: true, high: maxAppURL},
-		{name: "kind", at: &p.Kind, needed: true, atFirst: true, high: maxNameLength, check: oneOf(appKinds...)},
+		{name: "home_page", at: &p.HomePage, needed: true, // For people: `https`, or `http` on `127.0.0.1` or `[::1]`.
+			high: maxAppURL, check: textCheck{format: "uri"}},
+		{name: "kind", at: (*string)(&p.Kind), needed: true, // One of the kind `web` has a secret, others have PKCE.
+			atFirst: true, high: maxNameLength, check: oneOf(registeredKinds...)},
 		{name: "redirect_uris", at: &p.RedirectURIs, needed: true, low: 1, high: maxRedirectURIs, each: maxAppURL},
 		{name: "origins", at: &p.Origins, high: maxAppOrigins, each: maxAppURL},
-		{name: "scope", at: &p.Scope, needed: true, high: maxAppScope},
-		{name: "own_scope", at: &p.OwnScope, high: maxAppScope, check: notEmpty},
+		{name: "scope", at: &p.Scope, needed: true, high: maxAppScope, check: textCheck{pattern: scopePattern}},
+		{name: "own_scope", at: &p.OwnScope, high: maxAppScope,
+			check: textCheck{pattern: scopePattern, of: notEmpty.of}},
 	}
 }
 
@@ -374,7 +376,7 @@ func createApp(t *tx, p *app, by *caller) (secret string, err error) {
 	}
 	t.addApp(p)
 	t.addEvent(appEvent(p, eventAppRegistered, by.actor(),
-		"kind", p.Kind, "scope", p.Scope, "own_scope", valueOr(p.OwnScope, "")))
+		"kind", string(p.Kind), "scope", p.Scope, "own_scope", valueOr(p.OwnScope, "")))
 	return secret, nil
 }
 

@@ -15,27 +15,63 @@ const (
 	appDocument  = "document"
 )
 
-// An app is a third party's application that may act for accounts (contract, section 13), as callers see it.
+// appKinds are all of them, and registeredKinds those of applications that somebody registers.
+var (
+	appKinds        = declareWords[appKind](appWeb, appBrowser, appInstalled, appDocument)
+	registeredKinds = appKinds[:3]
+)
+
+// An appKind is how an application can prove itself. `web`: it runs on a server and has a secret. `browser` and
+// `installed`: they can keep none, so PKCE is all. `document`: nobody has registered it, and its Client ID
+// Metadata Document says what it is; it can be removed, not changed.
+type appKind string
+
+// An app is an application of somebody else that acts for accounts whose owners agree to it.
 type app struct {
-	ID           string    `json:"id"`
-	AccountID    string    `json:"account_id"` // the account that owns it
-	Name         string    `json:"name"`
-	HomePage     string    `json:"home_page"`
-	Kind         string    `json:"kind"` // appWeb, appBrowser, appInstalled or appDocument
-	RedirectURIs codeList  `json:"redirect_uris"`
-	Origins      codeList  `json:"origins"`               // of the sites on which it runs; never nil when it is shown
-	Scope        string    `json:"scope"`                 // that it may ask for, space-separated
-	OwnScope     *string   `json:"own_scope"`             // that it gets by client credentials; nil: it can't
-	VerifiedAt   stamp     `json:"verified_at"`           // since when an operator vouches for it
-	EarlierUntil stamp     `json:"previous_secret_until"` // until when the previous secret is accepted, too
-	MadeBy       makerName `json:"made_by"`
-	CreatedAt    stamp     `json:"created_at"`
-	UpdatedAt    stamp     `json:"updated_at"`
-	SecretHash   []byte    `json:"-"` // SHA-256 of its secret; nil: it has none
-	EarlierHash  []byte    `json:"-"` // of the previous secret
-	Host         *string   `json:"-"` // of a document; nil: it is registered
-	unscoped     bool      // it is a document that names no scope
-	Owner        string    `json:"-"` // name of the account that owns it; of a document Host
+	ID        string `json:"id" is:"app"`          // Its `client_id`, unless its kind is `document`.
+	AccountID string `json:"account_id" is:"acct"` // The account that owns it.
+
+	// As people who are asked to agree read it: no character that is invisible or changes the direction of writing, a
+	// letter or a digit, and no space at an end.
+	Name string `json:"name" least:"1" most:"60"`
+
+	// For people: `https`, or `http` on `127.0.0.1` or `[::1]`. Of the kind `document` the address of its document,
+	// which is its `client_id`.
+	HomePage string `json:"home_page" is:"uri" least:"1" most:"500"`
+
+	Kind appKind `json:"kind"` // How it can prove itself.
+
+	// Where people are sent back to, compared exactly: absolute, `https`, no fragment, no user name, no wildcard.
+	// `installed` also: `http` on `127.0.0.1` or `[::1]`, with any port, and a scheme of its own that is a domain name
+	// in reverse.
+	RedirectURIs codeList `json:"redirect_uris"`
+
+	// The sites on which it runs, for the kind `browser`, which has at least one: `https`. None may be an account's
+	// own site.
+	Origins codeList `json:"origins" most:"20"`
+
+	// What it may ask for, space-separated: `stats:read`, `leads:read`, `leads:write`, `licenses:read`,
+	// `devices:write`, `events:read`, `webhooks:write`, `orders:read`, `orders:write`, `revenue:read`, `books:write`.
+	Scope string `json:"scope" most:"500" is:"^[a-z]+:[a-z]+( [a-z]+:[a-z]+)*$"`
+
+	// What client credentials give it for the account that owns it, among its `scope`, or null: it may not use them.
+	// Only for the kind `web`.
+	OwnScope *string `json:"own_scope" most:"500" is:"^[a-z]+:[a-z]+( [a-z]+:[a-z]+)*$"`
+
+	// Since when an operator vouches for it, or null: only the account that owns it can agree to it.
+	VerifiedAt stamp `json:"verified_at"`
+
+	// Until when the secret before the last rotation is taken too, or null: there was none, or it ended at once.
+	EarlierUntil stamp `json:"previous_secret_until"`
+
+	MadeBy      makerName `json:"made_by"`    // Who registered it: `token` and its id, or `operator`.
+	CreatedAt   stamp     `json:"created_at"` // When it was registered.
+	UpdatedAt   stamp     `json:"updated_at"` // When it was changed last.
+	SecretHash  []byte    `json:"-"`          // SHA-256 of its secret; nil: it has none
+	EarlierHash []byte    `json:"-"`          // of the previous secret
+	Host        *string   `json:"-"`          // of a document; nil: it is registered
+	unscoped    bool      // it is a document that names no scope
+	Owner       string    `json:"-"` // name of the account that owns it; of a document Host
 }
 
 // clientID returns the application's client_id: its id, or the address of its document.
@@ -114,14 +150,18 @@ var (
 	appProblems problemTable
 
 	codeAppNotFound = appProblems.add(404, "app_not_found", "Application not found",
-		"There is no application with this id.")
+		"There is no application with this id.",
+		"Correct the id. What belongs to another account is not found either.")
 	codeGrantNotFound = appProblems.add(404, "grant_not_found", "Grant not found",
-		"There is no grant with this id.")
+		"There is no grant with this id.",
+		"Correct the id. What is another account's is not found either.")
 	codeAppLimit = appProblems.add(409, "app_limit_reached", "Too many applications",
-		"The account has 20 applications already: remove one first.")
+		"The account has 20 applications already: remove one first.",
+		"Remove an application that is not used any more.")
 
 	codeAppSecret = appProblems.add(409, "app_without_secret", "Application without a secret",
-		"Only an application of the kind web has a secret.")
+		"Only an application of the kind web has a secret.",
+		"Use PKCE without a secret, or register an application of the kind `web`.")
 	errApp       = &refusal{code: codeAppNotFound}
 	errGrant     = &refusal{code: codeGrantNotFound}
 	errAppLimit  = &refusal{code: codeAppLimit}

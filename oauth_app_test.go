@@ -75,7 +75,7 @@ var wrongRedirects = append(strings.Fields(`
 
 func TestRedirectURI_isOneOfTheKindsOwn(t *testing.T) {
 	t.Parallel()
-	kinds := map[string]string{"w": appWeb, "b": appBrowser, "i": appInstalled}
+	kinds := map[string]appKind{"w": appWeb, "b": appBrowser, "i": appInstalled}
 	all := maps.Clone(redirects)
 	for _, uri := range wrongRedirects {
 		all[uri] = ""
@@ -97,7 +97,7 @@ func TestRedirectURI_isOneOfTheKindsOwn(t *testing.T) {
 	for page, good := range map[string]bool{"https://app.example/about": true, "http://127.0.0.1:3000/": true,
 		"http://app.example/": false, "com.example.app:/": false, "javascript:alert(1)": false,
 		"https://u@a.example/": false} {
-		if code, _ := checkHomePage(page); (code == "") != good {
+		if code, _ := checkHomePage.of(page); (code == "") != good {
 			t.Errorf("home page %s: %q", page, code)
 		}
 	}
@@ -108,7 +108,7 @@ func FuzzRedirectURI(f *testing.F) {
 		f.Add(uri)
 	}
 	f.Fuzz(func(t *testing.T, uri string) {
-		for _, kind := range appKinds {
+		for _, kind := range registeredKinds {
 			code, _ := checkRedirectURI(kind, uri)
 			if code != "" {
 				continue

@@ -200,7 +200,7 @@ func textsOf(v *jsonValue, name string) (texts []string) {
 func cleanAppName(name string) string {
 	words := strings.FieldsFunc(name, func(r rune) bool { return unicode.IsSpace(r) || hidesItself(r) })
 	name = cutText(strings.Join(words, " "), maxAppName)
-	if code, _ := checkAppName(name); code != "" {
+	if code, _ := checkAppName.of(name); code != "" {
 		return ""
 	}
 	return name

@@ -21,33 +21,43 @@ func grantNoun() noun {
 	}
 }
 
-// A grant is what the owner of an account has agreed to: that an application acts for the account
-// (contract, section 13), as callers see it.
+// A grant is what the owner of an account has agreed to: that an application acts for the account.
 type grant struct {
-	ID        string     `json:"id"`
-	AccountID string     `json:"account_id"`
+	ID        string     `json:"id" is:"grt"`          // The id of the grant.
+	AccountID string     `json:"account_id" is:"acct"` // The account for which the application acts.
 	AppID     string     `json:"-"`
-	App       grantedApp `json:"app"`
-	Scope     string     `json:"scope"` // space-separated
-	AgreedBy  string     `json:"-"`     // who made the code with which the person had signed in
-	CreatedAt stamp      `json:"created_at"`
-	UsedAt    stamp      `json:"used_at"`    // when the application last got tokens
-	ExpiresAt stamp      `json:"expires_at"` // until when it can get them
-	EndedAt   stamp      `json:"ended_at"`
-	EndedBy   *string    `json:"ended_by"` // one of the constants below
+	App       grantedApp `json:"app"`        // The application.
+	Scope     string     `json:"scope"`      // What it may do, space-separated.
+	AgreedBy  string     `json:"-"`          // who made the code with which the person had signed in
+	CreatedAt stamp      `json:"created_at"` // When the application came for its first tokens.
+	UsedAt    stamp      `json:"used_at"`    // When it came for tokens last.
+	ExpiresAt stamp      `json:"expires_at"` // Until when it can come for tokens; coming for them moves it on.
+	EndedAt   stamp      `json:"ended_at"`   // Since when none of its tokens works, or null: they do.
+
+	// Why it has ended, or null: it has not. `app`: the application gave its tokens back. `code_reused` and
+	// `token_reused`: a code or a refresh token came again, which may have been stolen. `replaced`: the account agreed
+	// to the same application a hundred times since. `expired`: the application did not come in time. `app_removed`:
+	// the application was removed. `owner` and `operator`: they ended it.
+	EndedBy *grantEnd `json:"ended_by"`
 }
 
 // A grantedApp is the application of a grant, as the account that agreed to it sees it.
 type grantedApp struct {
-	ID       string `json:"id"`
-	Name     string `json:"name"`
-	Owner    string `json:"owner"` // name of the account that owns it
-	HomePage string `json:"home_page"`
+	ID   string `json:"id" is:"app"` // Its id.
+	Name string `json:"name"`        // Its name.
+
+	// The name of the account that owns it; the host of one that nobody has registered.
+	Owner string `json:"owner"`
+
+	// Its home page; of one that nobody has registered the address of its document.
+	HomePage string `json:"home_page" is:"uri"`
 
 	Host *string `json:"-"` // of a document; nil: it is registered
 }
 
-// Why a grant has ended.
+// A grantEnd is why a grant has ended.
+type grantEnd string
+
 const (
 	endedByOwner    = "owner"
 	endedByOperator = "operator"
@@ -58,6 +68,9 @@ const (
 	endedByTime     = "expired"
 	endedByRemoval  = "app_removed"
 )
+
+var _ = declareWords[grantEnd](endedByOwner, endedByOperator, endedByApp, endedByCode, endedByReuse, endedByMore,
+	endedByTime, endedByRemoval)
 
 // A grantCode is an authorization code: what a person has agreed to, until the application exchanges it.
 type grantCode struct {
@@ -102,7 +115,7 @@ func grantEvent(g *grant, kind eventType, actor string, data ...string) event {
 
 // endGrant ends a grant for one of the reasons endedBy…, so that none of its tokens works from the commit on,
 // and with it the webhooks that were made under it. Ending it again changes nothing. Errors: errGrant.
-func endGrant(t *tx, o owner, id, why, actor string) error {
+func endGrant(t *tx, o owner, id string, why grantEnd, actor string) error {
 	g, err := t.grant(o, id)
 	if err != nil {
 		return err
@@ -117,7 +130,7 @@ func endGrant(t *tx, o owner, id, why, actor string) error {
 	if err := removeWebhooks(t, webhooks, actor); err != nil {
 		return err
 	}
-	t.addEvent(grantEvent(g, eventGrantEnded, actor, "reason", why, "scope", g.Scope))
+	t.addEvent(grantEvent(g, eventGrantEnded, actor, "reason", string(why), "scope", g.Scope))
 	return nil
 }
 
@@ -236,19 +249,21 @@ func parseSigninCode(typed string) (plain string, ok bool) {
 // signinHash returns the keyed hash that a code is stored as; plain is what parseSigninCode returns.
 func (k *keyring) signinHash(plain string) []byte { return k.hash("sign-in code", plain) }
 
-// A newSignin is a new code to sign in with, which is shown once and stored nowhere.
-type newSignin struct {
-	Code      string `json:"code"` // "XXXX-XXXX-XXXX"
-	ExpiresAt stamp  `json:"expires_at"`
+// A signinCode is a new code to sign in with, which is shown once.
+type signinCode struct {
+	// The code. It works once.
+	Code string `json:"code" is:"^[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}$"`
+
+	ExpiresAt stamp `json:"expires_at"` // Until when it works.
 }
 
 // makeSigninCode makes a code with which one person can sign in for an account, within signinCodeLife. Errors:
 // errAccount.
-func makeSigninCode(t *tx, keys *keyring, accountID, actor string) (*newSignin, error) {
+func makeSigninCode(t *tx, keys *keyring, accountID, actor string) (*signinCode, error) {
 	if err := t.openAccount(accountID); err != nil {
 		return nil, err
 	}
-	made := &newSignin{newSigninCode(), t.now.after(signinCodeLife)}
+	made := &signinCode{newSigninCode(), t.now.after(signinCodeLife)}
 	plain, _ := parseSigninCode(made.Code)
 	t.addSigninCode(&session{Hash: keys.signinHash(plain), AccountID: accountID, MadeBy: actor,
 		CreatedAt: t.now, ExpiresAt: made.ExpiresAt})

@@ -12,7 +12,7 @@ import (
 )
 
 // grantEnded returns why a grant has ended; "": it has not.
-func (s *service) grantEnded(id string) string {
+func (s *service) grantEnded(id string) grantEnd {
 	s.t.Helper()
 	g, err := s.store.grant(anyAccount, id)
 	s.check(err)

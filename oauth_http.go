@@ -36,16 +36,20 @@ type oauthAPI struct {
 // no use to anybody.
 func oauthWing(s *server) wing {
 	a := &oauthAPI{s, newLookupGuard(s.failedLookupRate, s.steady())}
-	routes := []route{
-		{pattern: "POST /oauth/token", run: a.issue},
-		{pattern: "POST /oauth/revoke", run: a.revoke},
-	}
-	for i := range routes { // authenticate and limitUse limit them
-		routes[i].free, routes[i].origin, routes[i].form = true, originApp, "oauth"
+	routes := []route{ // authenticate and limitUse limit them
+		{pattern: "POST /oauth/token", free: true, origin: originApp, form: "oauth",
+			endpoint: admitted(s, readTokenRequest, a.issueTokens)},
+		{pattern: "POST /oauth/revoke", free: true, origin: originApp, form: "oauth",
+			answers:  answerForm{empty: 200},
+			endpoint: admitted(s, readRevokeRequest, a.revokeToken)},
 	}
 	return wing{routes: routes, refusals: map[string]refusalForm{"oauth": refuseOAuth}, roots: []rootPath{
-		{path: serverMetadataPath, ofBase: true, open: true, serve: s.showServerMetadata},
-		{path: resourceMetadataPath, ofBase: true, open: true, serve: s.showResourceMetadata},
+		{path: serverMetadataPath, ofBase: true, open: true, serve: s.getServerMetadata,
+			answers:  answerForm{cached: true},
+			endpoint: servedBy[serverMetadata](s.getServerMetadata)},
+		{path: resourceMetadataPath, ofBase: true, open: true, serve: s.getResourceMetadata,
+			answers:  answerForm{cached: true},
+			endpoint: servedBy[resourceMetadata](s.getResourceMetadata)},
 	}}
 }
 
@@ -84,15 +88,6 @@ func plainDescription(text string) string {
 		}
 		return r
 	}, text)
-}
-
-// readOAuthForm reads a form; known are the names of its parameters, besides those of the application.
-func readOAuthForm(in *input, known ...string) oauthForm {
-	f := oauthForm{}
-	for _, name := range append(known, "client_id", "client_secret") {
-		f[name] = in.field(name)
-	}
-	return f
 }
 
 // A clientProof is how a request says which application sends it.
@@ -219,19 +214,52 @@ func (a *oauthAPI) limitUse(c *call, p *app, by string) error {
 	return errOver(v, limitNamed("grant", grantRate), "Too many requests under this grant.")
 }
 
-// issue answers with tokens, which caches of HTTP/1.0 don't keep either (RFC 6749, section 5.1). While signing is
-// held it refuses before it looks at codes and refresh tokens, so that these stay as they are.
-//
-// The form is read and the application proves itself. If nobody has registered it, its document is looked at again
-// once its code is known to be right. Then one transaction judges the request, counts it against the limit of what
-// proves it, and issues tokens or ends a grant. Should that transaction be repeated, it counts twice.
-func (a *oauthAPI) issue(ctx context.Context, c *call) (any, error) {
-	c.response.Header().Set("Pragma", "no-cache")
-	f := readOAuthForm(c.in, "grant_type", "code", "redirect_uri", "code_verifier", "refresh_token", "scope",
-		"resource")
-	if err := a.admit(ctx, c); err != nil {
-		return nil, err
+// readTokenRequest reads a request for tokens, which oauthForm.check judges.
+func readTokenRequest(in *input) oauthForm {
+	return oauthForm{
+		// What the tokens are issued for. By `client_credentials` an application that is registered for it acts for its
+		// own owner's account.
+		"grant_type": in.fieldOf(reading{name: "grant_type", need: required,
+			check: oneOf(grantTypeCode, grantTypeRefresh, grantTypeOwn)}),
+		// The id of the application; not needed with `Authorization: Basic`.
+		"client_id": in.field("client_id"),
+		// The secret of an application on the web, unless it is in `Authorization: Basic`.
+		"client_secret": in.field("client_secret"),
+		"code":          in.field("code"), // With `authorization_code`: the code.
+		// With `authorization_code`: the one with which the code was asked for, to the letter.
+		"redirect_uri": in.field("redirect_uri"),
+		// With `authorization_code`: what the S256 `code_challenge` was made from (RFC 7636).
+		"code_verifier": in.fieldOf(reading{name: "code_verifier",
+			check: textCheck{pattern: "^[A-Za-z0-9._~-]+$", least: 43, most: 128}}),
+		"refresh_token": in.field("refresh_token"), // With `refresh_token`: the refresh token.
+		// With `refresh_token` and `client_credentials`: what the access token may do, separated by spaces; without it,
+		// all that was agreed to and that the application is registered for. Scopes that the service does not know are
+		// left out. The refresh token keeps all.
+		"scope":    in.field("scope"),
+		"resource": in.field("resource"), // If given, the base address of this service (RFC 8707).
 	}
+}
+
+// Get tokens for an application.
+//
+// Issues an access token for an hour (RFC 6749), with `authorization_code` and `refresh_token` beside a refresh token.
+// **Proof:** an application on the web sends its secret, by `Authorization: Basic` with both halves form-encoded, or as
+// `client_secret` in the body, never both; others send only `client_id`, which is the address of its document if nobody
+// has registered it (`client_id_metadata_document_supported`). A code works for 60 seconds, once; a second use ends all
+// that was issued for it, while a request with a wrong `redirect_uri` or `code_verifier` uses nothing up. Refresh
+// tokens last 30 days from their last use, at most a year. One of an application on the web stays the same. Others are
+// replaced at each use: for 30 seconds, and until the successor has been used, the old one yields the same successor
+// again, so that a lost answer can be asked for; any later use of it ends everything that was issued under its grant.
+// An empty parameter counts as absent, unknown ones are ignored, none may be in the URL. **Limits:** 600 requests a
+// minute and address that do not prove which application sends them, and as many of one application without a secret;
+// 6000 a minute of an application that does prove itself, and 600 of one that no operator vouches for; no account is
+// charged.
+func (a *oauthAPI) issueTokens(ctx context.Context, c *call, f oauthForm) (*tokenAnswer, error) {
+	// While signing is held it refuses before it looks at codes and refresh tokens, so that these stay as they are. The
+	// application proves itself. If nobody has registered it, its document is looked at again once its code is known to
+	// be right. Then one transaction judges the request, counts it against the limit of what proves it, and issues
+	// tokens or ends a grant. Should that transaction be repeated, it counts twice.
+	c.response.Header().Set("Pragma", "no-cache") // caches of HTTP/1.0 don't keep it either (RFC 6749, section 5.1)
 	if a.signingHeld() {
 		return nil, errClock
 	}
@@ -289,13 +317,26 @@ func (s *server) checkDocument(ctx context.Context, p *app, code *grantCode) err
 	return nil
 }
 
-// revoke ends what a token of the application stands for (RFC 7009): with a refresh token the grant. Anything that is
-// no such token, or has ended already, gets the same answer (section 2.2).
-func (a *oauthAPI) revoke(ctx context.Context, c *call) (any, error) {
-	f := readOAuthForm(c.in, "token", "token_type_hint") // a token itself shows its kind
-	if err := a.admit(ctx, c); err != nil {
-		return nil, err
+// readRevokeRequest reads a request to end a token.
+func readRevokeRequest(in *input) oauthForm {
+	return oauthForm{
+		// A refresh token or an access token.
+		"token": in.fieldOf(reading{name: "token", need: required}),
+		// Makes no difference: a token shows of which kind it is.
+		"token_type_hint": in.field("token_type_hint"),
+		// The id of the application; not needed with `Authorization: Basic`.
+		"client_id": in.field("client_id"),
+		// The secret of an application on the web, unless it is in `Authorization: Basic`.
+		"client_secret": in.field("client_secret"),
 	}
+}
+
+// Give a token back.
+//
+// Ends a token of the application (RFC 7009): with a refresh token, also one that was replaced, the grant and all that
+// was issued under it; with an access token that one alone. A token that is unknown or another application's gets the
+// same answer, and nothing changes. The application proves itself as it does for tokens, and the limits are the same.
+func (a *oauthAPI) revokeToken(ctx context.Context, c *call, f oauthForm) (*reply, error) {
 	p, err := a.authenticate(c, f)
 	if err != nil {
 		return nil, err
@@ -324,31 +365,52 @@ func (a *oauthAPI) revoke(ctx context.Context, c *call) (any, error) {
 // serverMetadataPath stands before the path of the base address, which is the issuer (RFC 8414, section 3.1).
 const serverMetadataPath = "/.well-known/oauth-authorization-server"
 
-// The serverMetadata are the members of RFC 8414, section 2, and RFC 9207, section 3, that apply here.
+// The serverMetadata are where applications get tokens, and how (RFC 8414, section 2, and RFC 9207, section 3).
 type serverMetadata struct {
-	Issuer               string   `json:"issuer"`
-	Authorization        string   `json:"authorization_endpoint"`
-	Token                string   `json:"token_endpoint"`
-	Revocation           string   `json:"revocation_endpoint"`
-	Keys                 string   `json:"jwks_uri"`
-	Scopes               []string `json:"scopes_supported"`
-	ResponseTypes        []string `json:"response_types_supported"`
-	ResponseModes        []string `json:"response_modes_supported"`
-	GrantTypes           []string `json:"grant_types_supported"`
-	ChallengeMethods     []string `json:"code_challenge_methods_supported"`
-	TokenMethods         []string `json:"token_endpoint_auth_methods_supported"`
-	TokenAlgorithms      []string `json:"token_endpoint_auth_signing_alg_values_supported"`
-	RevocationMethods    []string `json:"revocation_endpoint_auth_methods_supported"`
-	RevokingAlgorithms   []string `json:"revocation_endpoint_auth_signing_alg_values_supported"`
-	AnswersCarryIssuer   bool     `json:"authorization_response_iss_parameter_supported"`
-	ProtectedResources   []string `json:"protected_resources"` // RFC 9728, section 4
-	ServiceDocumentation string   `json:"service_documentation"`
+	Issuer        string   `json:"issuer" is:"uri"`                 // The base address, which is `iss` of tokens.
+	Authorization string   `json:"authorization_endpoint" is:"uri"` // Where browsers are sent.
+	Token         string   `json:"token_endpoint" is:"uri"`         // Where applications get tokens.
+	Revocation    string   `json:"revocation_endpoint" is:"uri"`    // Where they give them back (RFC 7009).
+	Keys          string   `json:"jwks_uri" is:"uri"`               // The public keys.
+	Scopes        []string `json:"scopes_supported"`                // All scopes that an application can have.
+	ResponseTypes []string `json:"response_types_supported"`        // Only `code`.
+	ResponseModes []string `json:"response_modes_supported"`        // Only `query`.
+	GrantTypes    []string `json:"grant_types_supported"`           // How tokens are got.
 
+	// Of PKCE, which every application needs.
+	ChallengeMethods []string `json:"code_challenge_methods_supported"`
+
+	// How applications prove themselves; `none` is for those that can keep no secret.
+	TokenMethods []string `json:"token_endpoint_auth_methods_supported"`
+
+	// With which signatures are made.
+	TokenAlgorithms []string `json:"token_endpoint_auth_signing_alg_values_supported"`
+
+	// As at the token endpoint.
+	RevocationMethods []string `json:"revocation_endpoint_auth_methods_supported"`
+
+	// As at the token endpoint.
+	RevokingAlgorithms []string `json:"revocation_endpoint_auth_signing_alg_values_supported"`
+
+	// Answers to browsers carry `iss` (RFC 9207).
+	AnswersCarryIssuer bool `json:"authorization_response_iss_parameter_supported"`
+
+	// What the tokens are for: the base address (RFC 9728, section 4).
+	ProtectedResources []string `json:"protected_resources"`
+
+	// The chapter for who builds an application.
+	ServiceDocumentation string `json:"service_documentation" is:"uri"`
+
+	// The `https` address of a Client ID Metadata Document is taken as `client_id`
+	// (draft-ietf-oauth-client-id-metadata-document). Absent: none is.
 	ClientDocuments bool `json:"client_id_metadata_document_supported,omitempty"`
 }
 
-// showServerMetadata shows the metadata of the authorization server (RFC 8414).
-func (s *server) showServerMetadata(w *response, _ *http.Request) {
+// Read the metadata of the authorization server.
+//
+// Where applications get tokens, and how (RFC 8414). The end of the path is that of the current base address; it is not
+// found after that of an earlier one.
+func (s *server) getServerMetadata(w *response, _ *http.Request) {
 	rt := s.routing.Load()
 	base := rt.bases[0].URL
 	methods := []string{"client_secret_basic", "client_secret_post", "none"}
@@ -365,19 +427,25 @@ func (s *server) showServerMetadata(w *response, _ *http.Request) {
 	})
 }
 
-// The resourceMetadata are the members of RFC 9728, section 2, that apply here. jwks_uri would name keys with
-// which answers are signed, and none are.
+// The resourceMetadata are what the tokens are for (RFC 9728, section 2). Answers are not signed: there is no
+// `jwks_uri`.
 type resourceMetadata struct {
-	Resource      string   `json:"resource"`
-	Servers       []string `json:"authorization_servers"`
-	Scopes        []string `json:"scopes_supported"`
+	Resource string   `json:"resource" is:"uri"`     // The base address: `aud` of the tokens.
+	Servers  []string `json:"authorization_servers"` // Who issues the tokens.
+	Scopes   []string `json:"scopes_supported"`      // All scopes that an application can have.
+
+	// Tokens are sent in the header `Authorization` only.
 	BearerMethods []string `json:"bearer_methods_supported"`
-	Name          string   `json:"resource_name"`
-	Documentation string   `json:"resource_documentation"`
+
+	Name          string `json:"resource_name"`                   // Its name, for people.
+	Documentation string `json:"resource_documentation" is:"uri"` // These documents.
 }
 
-// showResourceMetadata shows the metadata of what tokens are for (RFC 9728).
-func (s *server) showResourceMetadata(w *response, _ *http.Request) {
+// Read the metadata of this interface.
+//
+// Who issues the tokens that this interface takes (RFC 9728). Every 401 names it. The end of the path is that of the
+// current base address.
+func (s *server) getResourceMetadata(w *response, _ *http.Request) {
 	rt := s.routing.Load()
 	base := rt.bases[0].URL
 	s.writeMetadata(w, resourceMetadata{Resource: base, Servers: []string{base}, Scopes: appScopes,
@@ -392,24 +460,42 @@ func (s *server) writeMetadata(w *response, metadata any) {
 
 // appWing makes the routes of applications.
 func appWing(s *server) wing {
-	routes := []route{
-		{pattern: "GET /apps", question: true, run: s.listApps},
-		{pattern: "POST /apps", creates: true, run: s.createApp},
-		{pattern: "GET /apps/{id}", run: s.showApp},
-		{pattern: "PATCH /apps/{id}", run: s.patchApp},
-		{pattern: "POST /apps/{id}/rotate-secret", noBody: true, creates: true, run: s.rotateAppSecret},
-		{pattern: "DELETE /apps/{id}", run: s.removeApp},
-	}
-	for i := range routes {
-		routes[i].token, routes[i].scope, routes[i].careful = tokenRequired, scopeApps, true
-	}
-	return wing{routes: routes, sweeps: oauthSweeps(s.keepTokens.before)}
+	const app = "/apps/{id}"
+	return wing{sweeps: oauthSweeps(s.keepTokens.before), routes: []route{
+		{pattern: "GET /apps", scope: scopeApps, question: true, endpoint: owned(s, readOnlyPage("app"), s.listApps)},
+		{pattern: "POST /apps", scope: scopeApps, creates: true, refuses: "app_limit_reached",
+			endpoint: owned(s, readNewApp, s.createApp)},
+		{pattern: "GET " + app, scope: scopeApps, refuses: "app_not_found",
+			endpoint: owned(s, readNoMembers, s.getApp)},
+		{pattern: "PATCH " + app, scope: scopeApps, refuses: "app_not_found",
+			endpoint: owned(s, readAppChange, s.updateApp)},
+		{pattern: "POST " + app + "/rotate-secret", scope: scopeApps, noBody: true, creates: true,
+			refuses: "app_not_found app_without_secret", endpoint: owned(s, readSecretRotation, s.rotateAppSecret)},
+		{pattern: "DELETE " + app, scope: scopeApps, answers: answerForm{empty: 204}, refuses: "app_not_found",
+			endpoint: owned(s, readNoMembers, s.removeApp)},
+	}}
 }
 
-// An appWithSecret is the answer that shows a new client secret, which no later answer does.
+// List applications.
+//
+// Lists the account's applications, newest first. A request has two seconds, waiting included.
+func (s *server) listApps(ctx context.Context, _ *call, of owner, page pageQuery) (*list[*app], error) {
+	return showRows(s.store.within(ctx).apps(of, page.before, page.limit))
+}
+
+// Show an application.
+//
+// Another account's is not found, and none that was removed.
+func (s *server) getApp(_ context.Context, c *call, of owner, _ noMembers) (*app, error) {
+	return s.store.app(of, c.id())
+}
+
+// An appWithSecret is an application, with its client secret.
 type appWithSecret struct {
 	*app
-	ClientSecret *string `json:"client_secret"` // nil: a public application has none
+
+	// The client secret, which is shown this once, or null: an application of this kind has none.
+	ClientSecret *string `json:"client_secret" is:"^[A-Z2-7]{52}$"`
 }
 
 // mayHaveAgain returns a refusal unless a caller may get an earlier answer with an application again.
@@ -417,17 +503,22 @@ func mayHaveAgain(by *caller) func(*app) error {
 	return func(p *app) error { return checkOwnScope(by, p.OwnScope) }
 }
 
-func (s *server) createApp(ctx context.Context, c *call) (any, error) {
-	var wanted app
-	c.in.change(wanted.members(), true)
-	if wanted.OwnScope == nil && c.in.given("own_scope") { // it is empty, so it is wrong as a scope, too
+func readNewApp(in *input) (wanted app) {
+	in.change(new(app).members(), true).apply(wanted.members())
+	if wanted.OwnScope == nil && in.given("own_scope") { // it is empty, so it is wrong as a scope, too
 		wanted.OwnScope = new("")
 	}
-	wanted.normalise(c.in.wrong)
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+	wanted.normalise(in.wrong)
+	return wanted
+}
+
+// Register an application.
+//
+// Registers an application that acts for accounts whose owners agree to it (OAuth 2.0). Its `id` is the `client_id`.
+// Until an operator vouches for it (`verified_at`), only the account that owns it can agree. With `own_scope`, an
+// application of the kind `web` also gets tokens for the account that owns it, by client credentials: the token that
+// registers it must have each of these scopes. An account has at most 20 applications.
+func (s *server) createApp(ctx context.Context, c *call, of owner, wanted app) (*appWithSecret, error) {
 	o := c.oneOwner(of) // an application belongs to one account: the caller's, if none is named
 	c.stillTrue = replaysOf(o, mayHaveAgain(c.caller))
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
@@ -438,110 +529,122 @@ func (s *server) createApp(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-func (s *server) patchApp(ctx context.Context, c *call) (any, error) {
-	set := c.in.change(new(app).members(), false)
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func readAppChange(in *input) change { return in.change(new(app).members(), false) }
+
+// Change an application.
+//
+// What operators have vouched for was the application as it was: after a change of anything but `own_scope` it is not
+// verified any more, unless an operator makes the change. What accounts have agreed to stays; but a scope that is
+// taken away is lost at once to the tokens that the application holds. Its `kind` can't be changed. A change without
+// effect writes nothing.
+func (s *server) updateApp(ctx context.Context, c *call, of owner, set change) (*app, error) {
 	return updated(ctx, s.store, func(t *tx) (*app, error) {
 		return patchApp(t, of, c.id(), set, c.caller)
 	})
 }
 
-func (s *server) showApp(ctx context.Context, c *call) (any, error) {
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return s.store.app(of, c.id())
+// A secretRotation is how a client secret is replaced.
+type secretRotation struct{ atOnce bool }
+
+func readSecretRotation(in *input) (r *secretRotation) {
+	r = new(secretRotation)
+	r.atOnce, _ = in.boolTerm("now") // The secret before ends at once.
+	return r
 }
 
-func (s *server) removeApp(ctx context.Context, c *call) (any, error) {
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return noContent, s.store.update(ctx, func(t *tx) error { return removeApp(t, of, c.id(), actorToken(c)) })
-}
-
-func (s *server) rotateAppSecret(ctx context.Context, c *call) (any, error) {
-	now, _ := c.in.boolTerm("now") // the previous secret ends at once
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// Give an application another secret.
+//
+// Only one of the kind `web` has a secret. The one before is taken too for seven days, or with `now` not any more; one
+// from before that ends. The token needs each scope of `own_scope`.
+func (s *server) rotateAppSecret(
+	ctx context.Context, c *call, of owner, r *secretRotation,
+) (*appWithSecret, error) {
 	c.stillTrue = replaysOf(of, mayHaveAgain(c.caller))
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
-		p, secret, err := rotateAppSecret(t, of, c.id(), now, c.caller)
+		p, secret, err := rotateAppSecret(t, of, c.id(), r.atOnce, c.caller)
 		return &appWithSecret{p, &secret}, err
 	})
 }
 
-func (s *server) listApps(ctx context.Context, c *call) (any, error) {
-	page := c.in.page("app")
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return showRows(s.store.within(ctx).apps(of, page.before, page.limit))
+// Remove an application.
+//
+// It is removed for good: from then on none of its tokens, codes and secrets works, its webhooks get nothing, and every
+// grant of it ends.
+func (s *server) removeApp(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
+	return noContent, s.store.update(ctx, func(t *tx) error { return removeApp(t, of, c.id(), actorToken(c)) })
 }
 
 // grantWing makes the routes of grants.
 func grantWing(s *server) wing {
 	return wing{routes: []route{
-		{pattern: "GET /grants", token: tokenRequired, scope: scopeApps, question: true, run: s.listGrants},
-		{pattern: "GET /grants/{id}", token: tokenRequired, scope: scopeApps, run: s.showGrant},
-		{pattern: "DELETE /grants/{id}", token: tokenRequired, scope: scopeApps, run: s.revokeGrant},
+		{pattern: "GET /grants", scope: scopeApps, question: true, endpoint: owned(s, readGrantPage, s.listGrants)},
+		{pattern: "GET /grants/{id}", scope: scopeApps, refuses: "grant_not_found",
+			endpoint: owned(s, readNoMembers, s.getGrant)},
+		{pattern: "DELETE /grants/{id}", scope: scopeApps, answers: answerForm{empty: 204}, refuses: "grant_not_found",
+			endpoint: owned(s, readNoMembers, s.endGrant)},
 	}}
 }
 
-func (s *server) showGrant(ctx context.Context, c *call) (any, error) {
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// A grantPage says which page of the grants a caller asks for.
+type grantPage struct {
+	ended bool // those that have ended, too
+	pageQuery
+}
+
+func readGrantPage(in *input) (r *grantPage) {
+	r = new(grantPage)
+	// `true`: those that have ended, too.
+	r.ended = in.parameter("ended", oneOf("true", "false")) == "true"
+	r.pageQuery = in.page("grt")
+	return r
+}
+
+// List grants.
+//
+// Lists what the account's owner has agreed to: by each grant an application acts for the account. Newest first. A
+// request has two seconds, waiting included.
+func (s *server) listGrants(ctx context.Context, _ *call, of owner, r *grantPage) (*list[*grant], error) {
+	return showRows(s.store.within(ctx).grants(of, r.ended, r.before, r.limit))
+}
+
+// Show a grant.
+//
+// It is shown whether it has ended or not. Another account's is not found.
+func (s *server) getGrant(_ context.Context, c *call, of owner, _ noMembers) (*grant, error) {
 	return s.store.grant(of, c.id())
 }
 
-func (s *server) revokeGrant(ctx context.Context, c *call) (any, error) {
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	why := endedByOwner
+// End a grant.
+//
+// Within a second none of its tokens works, and the webhooks that the application has made under it are removed.
+// Ending it again changes nothing.
+func (s *server) endGrant(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
+	why := grantEnd(endedByOwner)
 	if c.caller.admin() {
 		why = endedByOperator
 	}
 	return noContent, s.store.update(ctx, func(t *tx) error { return endGrant(t, of, c.id(), why, actorToken(c)) })
 }
 
-func (s *server) listGrants(ctx context.Context, c *call) (any, error) {
-	ended := c.in.parameter("ended", oneOf("true", "false")) == "true" // those that have ended, too
-	page := c.in.page("grt")
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return showRows(s.store.within(ctx).grants(of, ended, page.before, page.limit))
-}
-
 // signinWing makes the route for sign-in codes.
 func signinWing(s *server) wing {
-	return wing{routes: []route{{pattern: "POST /accounts/{id}/signin", token: tokenRequired, scope: scopeConsent,
-		creates: true, noBody: true, run: s.giveSigninCode}}}
+	return wing{routes: []route{{pattern: "POST /accounts/{id}/signin", scope: scopeConsent, creates: true,
+		noBody: true, refuses: "account_not_found", endpoint: admitted(s, readNoMembers, s.makeSigninCode)}}}
 }
 
-// giveSigninCode makes a code. Whoever has it can agree to anything for the account, so a token of one account does not
-// get it, not even for that account.
-func (s *server) giveSigninCode(ctx context.Context, c *call) (any, error) {
-	if err := s.admit(ctx, c); err != nil {
-		return nil, err
-	}
+// Make a code to sign in with.
+//
+// Makes a code with which one person signs in for the account on the pages below `/oauth/`, to agree that applications
+// act for it or to end that. The code is in this answer and in no other. It is typed in, in upper or lower case, with
+// or without dashes, works once, and expires in 15 minutes; an account has 10 at most, of which the oldest goes. Show
+// it only to who may act for the whole account. The token must have been issued for all accounts, also for its own.
+func (s *server) makeSigninCode(ctx context.Context, c *call, _ noMembers) (*signinCode, error) {
+	// Whoever has a code can agree to anything for the account, so a token of one account does not get it, not even
+	// for that account.
 	if !c.caller.all {
 		return nil, errScope(scopeConsent, "This needs a token that may act on all accounts.")
 	}
-	return create(ctx, s, c, func(t *tx) (*newSignin, error) {
+	return create(ctx, s, c, func(t *tx) (*signinCode, error) {
 		return makeSigninCode(t, s.keys.Load(), c.id(), actorToken(c))
 	})
 }

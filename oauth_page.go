@@ -21,23 +21,22 @@ var oauthTemplate = pageTemplateOf("oauth.html", "")
 
 // oauthPageWing makes the routes of the pages.
 func oauthPageWing(s *server) wing {
-	routes := []route{
-		{pattern: "GET /oauth/authorize", run: s.askConsent},
-		{pattern: "POST /oauth/authorize", run: s.takeConsent},
-		{pattern: "GET /oauth/signin", run: s.askCode},
-		{pattern: "POST /oauth/signin", run: s.takeCode},
-		{pattern: "POST /oauth/signout", run: s.signOut},
-		{pattern: "GET /oauth/connected", run: s.showConnected},
-		{pattern: "POST /oauth/connected", run: s.showConnected},
-	}
-	for i := range routes {
-		routes[i].free, routes[i].address, routes[i].page = true, "oauth page", "signin"
-		routes[i].origin = originOwn
-		if routes[i].pattern == "POST /oauth/signin" {
-			routes[i].address = "" // takeCode limits it
-		}
-	}
-	return wing{routes: routes, refusals: map[string]refusalForm{"signin": oauthRefused}}
+	return wing{refusals: map[string]refusalForm{"signin": oauthRefused}, routes: []route{
+		{pattern: "GET /oauth/authorize", page: "signin", free: true, origin: originOwn, address: "oauth page",
+			run: s.askConsent},
+		{pattern: "POST /oauth/authorize", page: "signin", free: true, origin: originOwn, address: "oauth page",
+			run: s.takeConsent},
+		{pattern: "GET /oauth/signin", page: "signin", free: true, origin: originOwn, address: "oauth page",
+			run: s.askCode},
+		{pattern: "POST /oauth/signin", page: "signin", free: true, origin: originOwn,
+			run: s.takeCode}, // which limits it
+		{pattern: "POST /oauth/signout", page: "signin", free: true, origin: originOwn, address: "oauth page",
+			run: s.signOut},
+		{pattern: "GET /oauth/connected", page: "signin", free: true, origin: originOwn, address: "oauth page",
+			run: s.showConnected},
+		{pattern: "POST /oauth/connected", page: "signin", free: true, origin: originOwn, address: "oauth page",
+			run: s.showConnected},
+	}}
 }
 
 // An oauthPageRequest is the query of a page's URL, and the fields of its form.

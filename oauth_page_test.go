@@ -21,8 +21,9 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 	v := s.signedIn(s.account)
 	all := strings.Join(appScopes, " ")
 	for _, c := range []struct {
-		kind, uri string
-		texts     []string
+		kind  appKind
+		uri   string
+		texts []string
 	}{
 		{appWeb, "https://app.example:8443/back", []string{"the site <bdi>app.example:8443</bdi>"}},
 		{appInstalled, "http://127.0.0.1/back", []string{"<dd>an installed application on this device</dd>",

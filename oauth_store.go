@@ -100,7 +100,7 @@ func (t *tx) addGrant(g *grant) { grantTable.insert(t, g) }
 
 // markGrantEnded ends a grant that has not ended, and removes its refresh tokens, of which there are at most
 // keptRefreshTokens. It reports whether it ended the grant.
-func (t *tx) markGrantEnded(id, why string) bool {
+func (t *tx) markGrantEnded(id string, why grantEnd) bool {
 	n := t.exec(`UPDATE grants SET ended_at = ?, ended_by = ? WHERE id = ? AND ended_at IS NULL`, t.now, why, id)
 	t.exec(`DELETE FROM refresh_tokens WHERE grant_id = ?`, id)
 	return n > 0

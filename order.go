@@ -40,17 +40,24 @@ var (
 	orderProblems problemTable
 
 	codeOrderNotFound = orderProblems.add(404, "order_not_found", "Order not found",
-		"There is no order with this id.")
+		"There is no order with this id.",
+		"Check the id, and that the token's account owns the order.")
 	codeOrderState = orderProblems.add(409, "order_state", "Not in this state",
-		"The order's state does not allow this.")
+		"The order's state does not allow this.",
+		"Look at the order's state.")
 	codeOrderLimit = orderProblems.add(409, "order_limit_reached", "Too many open orders",
-		"The account has 10,000 open orders already.")
+		"The account has 10,000 open orders already.",
+		"Cancel orders that nobody will pay, or wait until they expire.")
 	codeRefundTooLarge = orderProblems.add(409, "refund_too_large", "Refund too large",
-		"More would be given back than was paid.")
+		"More would be given back than was paid.",
+		"Refund an `amount` of at most `refundable`.")
 	codeRefundRepeated = orderProblems.add(409, "refund_repeated", "Refund repeated",
-		"The same refund was asked for less than 10 seconds ago. Send an Idempotency-Key if it is another one.")
+		"The same refund was asked for less than 10 seconds ago. Send an Idempotency-Key if it is another one.",
+		"`refund_id` is the refund that was made. If you want another one like it, send it with an "+
+			"`Idempotency-Key`, or after 10 seconds.")
 	codeRefundLimit = orderProblems.add(409, "refund_limit_reached", "Too many refunds",
-		"The order has 100 refunds already.")
+		"The order has 100 refunds already.",
+		"Give the rest back on the provider's own pages.")
 
 	errOrder = &refusal{code: codeOrderNotFound}
 )
@@ -92,11 +99,21 @@ const (
 	payLater  = "later" // at the restaurant or at the door, once it was accepted
 )
 
-// outsideMethods are those by which an order is paid without a provider.
-var outsideMethods = []string{methodCash, methodTerminal, methodVoucher, methodOther}
+// An orderPay is when an order is paid. `online`, which it is if it is not given: the guest pays before it is
+// accepted. `later`: at the restaurant or at the door, once it was accepted; the order takes no `expires_in`.
+type orderPay string
+
+var checkPay = oneOf(declareWords[orderPay](payOnline, payLater)...)
+
+// An orderMethod is how the order is paid; `null`: that is not known yet. `none`: its total is 0.
+type orderMethod string
 
 // orderMethods are all of them.
-var orderMethods = append([]string{methodCard, methodMobile, methodTwint, methodNone}, outsideMethods...)
+var orderMethods = declareWords[orderMethod](methodCard, methodMobile, methodTwint, methodNone, methodCash,
+	methodTerminal, methodVoucher, methodOther)
+
+// outsideMethods are those by which an order is paid without a provider.
+var outsideMethods = []string{methodCash, methodTerminal, methodVoucher, methodOther}
 
 const (
 	maxOrderLines     = 200
@@ -121,61 +138,90 @@ type orderLine struct {
 	Refunded   int64  `json:"refunded"`        // units that refunds by line have given back
 }
 
-// A vatSum is the part of an amount that is taxed at one rate of VAT.
+// A vatSum is the part of an amount that has one rate of VAT.
 type vatSum struct {
-	Rate  int64 `json:"rate"`
-	Gross int64 `json:"gross"` // VAT included
-	VAT   int64 `json:"vat"`
+	Rate  int64 `json:"rate"`  // In hundredths of a percent.
+	Gross int64 `json:"gross"` // The part, VAT included.
+	VAT   int64 `json:"vat"`   // The VAT in it.
 }
 
-// An order is a row of orders. What callers see of one also has the members that are no columns, see viewOrder.
+// An order is what a guest has ordered, and how far that is. Amounts are whole numbers in the minor unit of its
+// currency.
 type order struct {
-	ID            string          `json:"id"`
-	AccountID     string          `json:"account_id"`
-	Reference     *string         `json:"reference"`
-	State         string          `json:"state"`
-	Dispute       *string         `json:"dispute"` // open, won or lost
-	Currency      string          `json:"currency"`
-	Lines         []orderLine     `json:"-"`
-	LineViews     []lineView      `json:"lines"` // no column: Lines
-	Discount      int64           `json:"discount"`
-	Delivery      int64           `json:"-"`
-	DeliveryRate  int64           `json:"-"`
-	DeliveryGross int64           `json:"-"`        // less its part of the discount
-	DeliveryView  *deliveryView   `json:"delivery"` // no column: Delivery and its rate; nil: it costs nothing
-	Tip           int64           `json:"tip"`
-	OrderedTotal  int64           `json:"ordered_total"`
-	Total         int64           `json:"total"`    // of the accepted units; OrderedTotal until it is accepted
-	VAT           []vatSum        `json:"vat"`      // of Total
-	Refunded      int64           `json:"refunded"` // of Total, by refunds that are pending or done
-	Method        *string         `json:"method"`
-	PaymentID     *string         `json:"-"` // the last attempt
-	Attempts      int             `json:"-"`
-	Capture       bool            `json:"-"`          // its money is to be captured
-	Closing       *string         `json:"closing"`    // closingExpired, closingPaid or closingMethod
-	OutsideMethod *string         `json:"-"`          // with closingPaid
-	OutsideAt     stamp           `json:"-"`          // with closingPaid
-	Customer      *guest          `json:"customer"`   // no column; nil: not given, erased, or hidden from the caller
-	Fulfilment    *fulfilmentView `json:"fulfilment"` // no column; nil as Customer
-	Language      *string         `json:"language"`   // no column; nil as Customer
-	Payment       *payment        `json:"payment"`    // no column; the last attempt; nil: none, or hidden
-	ReturnURL     string          `json:"return_url"`
-	CancelURL     *string         `json:"cancel_url"` // where the guest goes who has not paid; nil: to ReturnURL
-	PageKey       []byte          `json:"-"`          // SHA-256 of the k in its pay_url; later: of nothing
-	ExpiresAt     stamp           `json:"expires_at"`
-	AcceptBy      stamp           `json:"accept_by"`
-	CreatedAt     stamp           `json:"created_at"`
-	AuthorizedAt  stamp           `json:"authorized_at"`
-	AcceptedAt    stamp           `json:"accepted_at"`
-	ReadyAt       stamp           `json:"ready_at"` // when the restaurant says that it is ready; zero: it does not say
-	PaidAt        stamp           `json:"paid_at"`
-	EndedAt       stamp           `json:"ended_at"`
-	Pay           string          `json:"pay"`
-	WantedAt      stamp           `json:"-"`             // when the guest wants it; zero: at once; see wantedErased
-	RejectReason  *string         `json:"reject_reason"` // why the restaurant has refused it: one of rejectReasons
-	RejectText    *string         `json:"reject_text"`   // what the restaurant adds for the guest; nil as Customer
-	PaidFrom      *string         `json:"-"`             // its state before it was marked as paid outside
-	Seller        *seller         `json:"-"`             // whose receipt it is; nil: not paid, or before version 9
+	// It is a row of the table orders. What is no column of that is set by viewOrder.
+
+	ID        string     `json:"id" is:"ord"`          // The id of the order.
+	AccountID string     `json:"account_id" is:"acct"` // The account that owns it.
+	Reference *string    `json:"reference"`            // The caller's own number for it, or null: it has none.
+	State     orderState `json:"state"`                // How far it is.
+
+	// How a dispute of its payment stands, or null: there is none.
+	Dispute   *orderDispute `json:"dispute"`
+	Currency  string        `json:"currency"` // The currency of all amounts.
+	Lines     []orderLine   `json:"-"`
+	LineViews []lineView    `json:"lines"`    // What was ordered. A line's index is its number in other calls.
+	Discount  int64         `json:"discount"` // Off lines and delivery.
+
+	Delivery      int64         `json:"-"`
+	DeliveryRate  int64         `json:"-"`
+	DeliveryGross int64         `json:"-"`             // less its part of the discount
+	DeliveryView  *deliveryView `json:"delivery"`      // What bringing it costs, or null: nothing.
+	Tip           int64         `json:"tip"`           // The tip.
+	OrderedTotal  int64         `json:"ordered_total"` // What was to be paid for all that was ordered.
+	Total         int64         `json:"total"`         // What is to be paid for what was accepted.
+	VAT           []vatSum      `json:"vat"`           // The VAT in `total`, by rate.
+
+	// Of `total`, by refunds that are pending or succeeded: all that went back, less what was captured beyond `total`
+	// since it was not accepted.
+	Refunded int64 `json:"refunded"`
+
+	Method        *orderMethod  `json:"method"` // How it is paid, or null: that is not known yet.
+	PaymentID     *string       `json:"-"`      // the last attempt
+	Attempts      int           `json:"-"`
+	Capture       bool          `json:"-"`       // its money is to be captured
+	Closing       *orderClosing `json:"closing"` // What waits until its payment is closed, or null: nothing does.
+	OutsideMethod *orderMethod  `json:"-"`       // with closingPaid
+	OutsideAt     stamp         `json:"-"`       // with closingPaid
+
+	// Who orders, or null: that was not given, or is erased, or the token has no `orders:read`.
+	Customer   *guest          `json:"customer"`
+	Fulfilment *fulfilmentView `json:"fulfilment"` // How the guest gets it, or null: as with `customer`.
+	Language   *string         `json:"language"`   // The language of the guest: `de-CH`, or null: none, or erased.
+
+	// The last attempt to pay it, or null: there was none, or the token has no `orders:read`.
+	Payment   *payment `json:"payment"`
+	ReturnURL string   `json:"return_url" is:"uri"` // Where the guest goes afterwards.
+
+	// Where the guest goes while nothing is paid or reserved, or null: to `return_url`, which is as given then.
+	CancelURL *string `json:"cancel_url" is:"uri"`
+	PageKey   []byte  `json:"-"` // SHA-256 of the k in its pay_url; later: of nothing
+
+	// Until when it can be paid online; if it is paid later, until when it is to be accepted. Without the scope
+	// `orders:read`, and once the guest was erased, that does not depend on when it is wanted: it is `created_at` plus
+	// the account's `accept_within`.
+	ExpiresAt stamp `json:"expires_at"`
+
+	// Until when it is to be accepted, once authorised, or if it is paid later. It is null: without the scope
+	// `orders:read`, and of an order with `wanted_at` once its guest was erased.
+	AcceptBy     stamp `json:"accept_by"`
+	CreatedAt    stamp `json:"created_at"`    // When it was made.
+	AuthorizedAt stamp `json:"authorized_at"` // When its money was authorised, or null: it was not.
+	AcceptedAt   stamp `json:"accepted_at"`   // When it was accepted, or null: it was not.
+
+	// When the restaurant said, as it accepted, that it is ready. It is null: if that was not said, without the scope
+	// `orders:read`, and of an order with `wanted_at` once its guest was erased.
+	ReadyAt stamp `json:"ready_at"`
+
+	// When its money was captured, as the provider says, which by some methods is before it is accepted, or when it
+	// was paid outside, or null: it was not paid.
+	PaidAt       stamp              `json:"paid_at"`
+	EndedAt      stamp              `json:"ended_at"`      // When it was paid, cancelled or expired, or null: not yet.
+	Pay          orderPay           `json:"pay"`           // When the guest pays.
+	WantedAt     stamp              `json:"-"`             // when the guest wants it; zero: at once; see wantedErased
+	RejectReason *orderRejectReason `json:"reject_reason"` // Why it was refused, or null: no reason was given.
+	RejectText   *string            `json:"reject_text"`   // What was added for the guest, or null: nothing, or erased.
+	PaidFrom     *orderState        `json:"-"`             // its state before it was marked as paid outside
+	Seller       *seller            `json:"-"`             // whose receipt it is; nil: not paid, or before version 9
 }
 
 // A seller is what a receipt says of an account, as when the order was paid.
@@ -186,45 +232,50 @@ type seller struct {
 	Zone      string  `json:"zone"`
 }
 
-// A lineView is a line of an order as callers see it.
+// A lineView is an item of an order.
 type lineView struct {
-	Name       string  `json:"name"`
-	Quantity   int64   `json:"quantity"`
-	UnitAmount int64   `json:"unit_amount"`
-	VATRate    int64   `json:"vat_rate"`
-	Group      *string `json:"group"`
-	Amount     int64   `json:"amount"` // of the units that are accepted, less their part of the discount
-	Accepted   int64   `json:"accepted"`
-	Refunded   int64   `json:"refunded"`
+	Name       string  `json:"name"`               // What it is.
+	Quantity   int64   `json:"quantity" least:"1"` // How many units were ordered.
+	UnitAmount int64   `json:"unit_amount"`        // What a unit costs before the discount.
+	VATRate    int64   `json:"vat_rate"`           // In hundredths of a percent.
+	Group      *string `json:"group"`              // What it belongs to in the books, or null: to nothing.
+	Amount     int64   `json:"amount"`             // What the accepted units cost, less their part of the discount.
+	Accepted   int64   `json:"accepted"`           // How many units are accepted; until then all.
+	Refunded   int64   `json:"refunded"`           // How many units' money was given back by lines.
 }
 
-// A deliveryView is what the delivery of an order costs.
+// A deliveryView is what bringing an order costs; `null`: nothing.
 type deliveryView struct {
-	Amount  int64 `json:"amount"` // before its part of the discount
-	VATRate int64 `json:"vat_rate"`
+	Amount  int64 `json:"amount"`   // Before the discount.
+	VATRate int64 `json:"vat_rate"` // In hundredths of a percent.
 }
 
 // A refund is money of an order that is given back.
 type refund struct {
-	ID         string          `json:"id"`
-	OrderID    string          `json:"order_id"`
-	PaymentID  *string         `json:"payment_id"` // nil: it was paid outside
-	Amount     int64           `json:"amount"`
-	Lines      json.RawMessage `json:"lines"` // JSON of []linePart; null: the refund is not by lines
-	VAT        []vatSum        `json:"vat"`   // of Amount
-	Tip        int64           `json:"tip"`   // of Amount
-	Reason     *string         `json:"reason"`
-	Source     string          `json:"source"` // sourceOurs, or sourceProvider
-	State      string          `json:"state"`
-	Failure    *string         `json:"failure"`
-	ProviderID *string         `json:"provider_id"`
-	MadeBy     string          `json:"made_by"` // as event.Actor
-	CreatedAt  stamp           `json:"created_at"`
-	EndedAt    stamp           `json:"ended_at"`
-	AccountID  string          `json:"-"`
-	Delivery   *int64          `json:"delivery"` // of Amount, for the delivery; nil: it is not aimed at it
-	Kind       string          `json:"kind"`     // refundAsked, …
-	Asked      json.RawMessage `json:"-"`        // what was asked for, see refundWish.asked; nil: all, or by nobody
+	ID        string  `json:"id" is:"ref"`         // The id of the refund.
+	OrderID   string  `json:"order_id" is:"ord"`   // The order.
+	PaymentID *string `json:"payment_id" is:"pay"` // The attempt whose money goes back, or null: it was paid outside.
+	Amount    int64   `json:"amount" least:"1"`    // How much.
+
+	Lines  json.RawMessage `json:"lines"`  // Which lines, or null: it is not by lines.
+	VAT    []vatSum        `json:"vat"`    // The VAT in it, by rate.
+	Tip    int64           `json:"tip"`    // The part of the tip in it.
+	Reason *string         `json:"reason"` // Why, for people, or null: that was not said.
+	Source refundSource    `json:"source"` // Who made it.
+	State  refundState     `json:"state"`  // What came of it.
+
+	// Why it failed; of a pending one `keys_refused`: it waits, since the provider refuses the connection's keys; else
+	// null: nothing is wrong.
+	Failure    *string    `json:"failure"`
+	ProviderID *string    `json:"provider_id"` // The provider's id of it, or null: it has none yet.
+	MadeBy     string     `json:"made_by"`     // Who made it: `token` and its id, `operator`, or `provider`.
+	CreatedAt  stamp      `json:"created_at"`  // When it was asked for.
+	EndedAt    stamp      `json:"ended_at"`    // When its result was known, or null: it is pending.
+	AccountID  string     `json:"-"`
+	Delivery   *int64     `json:"delivery"` // The amount that was asked for of the delivery, or null: none was.
+	Kind       refundKind `json:"kind"`     // What it is, for good.
+
+	Asked json.RawMessage `json:"-"` // what was asked for, see newRefund.asked; nil: all, or by nobody
 }
 
 // The states of a refund. One that succeeded may fail later.
@@ -234,11 +285,21 @@ const (
 	refundFailed    = "failed"
 )
 
+// A refundState is what came of a refund. One that succeeded may fail later.
+type refundState string
+
+var refundStates = declareWords[refundState](refundPending, refundSucceeded, refundFailed)
+
 // Who made a refund or an operation at a provider.
 const (
 	sourceOurs     = "widgetd"
 	sourceProvider = "provider" // somebody, on the provider's own pages
 )
+
+// A refundSource is where a refund comes from. `provider`: somebody made it on the provider's own pages.
+type refundSource string
+
+var _ = declareWords[refundSource](sourceOurs, sourceProvider)
 
 // orderEvent returns an event about an order.
 func orderEvent(o *order, kind eventType, actor string, data ...string) event {
@@ -253,7 +314,7 @@ func totalEvent(o *order, kind eventType, actor string, data ...string) event {
 
 // errOrderState returns the refusal of a request that the order's state does not allow. why is a full sentence.
 func errOrderState(o *order, why string) error {
-	return &refusal{code: codeOrderState, detail: "The order is " + o.State + ". " + why}
+	return &refusal{code: codeOrderState, detail: "The order is " + string(o.State) + ". " + why}
 }
 
 // part returns what n of the units of a line cost, less their share of the discount.
@@ -396,11 +457,11 @@ func mayOpen(t *tx, o *order) error {
 	return err
 }
 
-// A linePart is a part of a line of an order: units of it or, in a refund, an amount.
+// A linePart is so many units of a line or, in a refund, an amount of it.
 type linePart struct {
-	Line     int   `json:"line"`     // index, from 0
-	Quantity int64 `json:"quantity"` // 0: by amount
-	Amount   int64 `json:"amount"`
+	Line     int   `json:"line"`     // The index of the line, from 0.
+	Quantity int64 `json:"quantity"` // How many units; 0: by amount.
+	Amount   int64 `json:"amount"`   // How much of the line.
 }
 
 // checkLineParts returns the refusal of lines of a request, or nil: a line that the order does not have, a

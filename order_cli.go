@@ -26,7 +26,7 @@ var (
 	optRefundLines = option{name: "lines", value: "LINE:QUANTITY,…", member: "lines", reads: asRefundLines,
 		help: "give back these units or amounts of lines: 0:1,2=3.50", generalHelp: optLines.help}
 	optRejectReason = option{name: "reason", value: "TEXT", member: "reason", reads: asOneOf(rejectReasons),
-		help: "why: " + strings.Join(rejectReasons, ", "), generalHelp: optReason.help}
+		help: "why: " + strings.Join(asTexts(rejectReasons), ", "), generalHelp: optReason.help}
 	optOrderState = option{name: "state", value: "STATE", member: "state", reads: asOneOf(orderStates),
 		help: "show only orders in this state, as authorized"}
 	optReference = option{name: "reference", value: "TEXT", member: "reference",
@@ -248,8 +248,8 @@ func confirmRefund(e *env, body map[string]any) error {
 	if err != nil {
 		return err
 	}
-	in := newInput(&asked, nil, nil)
-	in.refuseUnknown()
+	in := newInput(&asked, nil)
+	in.known, in.strict = knownOf(func(in *input) { readRefund(in) }), true
 	w := readRefund(in)
 	if err := in.err(); err != nil {
 		return err
@@ -257,7 +257,7 @@ func confirmRefund(e *env, body map[string]any) error {
 	w.once = !e.on("force")
 	return e.confirm(func(*queries) (plan string, err error) {
 		err = e.change(func(t *tx) error { // which is undone
-			o, f, err := refundOrder(t, anyAccount, e.args[0], w, e.actor())
+			o, f, err := refundOrder(t, anyAccount, e.args[0], *w, e.actor())
 			if err == nil {
 				plan, err = refundPlan(t.queries, o, f)
 			}
@@ -308,7 +308,7 @@ func refundPlan(q *queries, o *order, f *refund) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	payers := map[string]string{methodCard: "card", methodMobile: "phone", methodTwint: "TWINT account"}
+	payers := map[paymentMethod]string{methodCard: "card", methodMobile: "phone", methodTwint: "TWINT account"}
 	return text + " to the " + payers[p.Method] + " that paid", nil
 }
 
@@ -348,7 +348,7 @@ func (e *env) guestFinder() (find func(*queries) (named []foundGuest, alike []st
 			if err != nil {
 				return nil, nil, e.explain(err)
 			}
-			return []foundGuest{{orderID: o.ID, state: o.State}}, nil, nil
+			return []foundGuest{{orderID: o.ID, state: string(o.State)}}, nil, nil
 		}
 		found, err := q.guestsThat(e.ctx, match)
 		var others []foundGuest

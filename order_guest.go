@@ -15,6 +15,12 @@ const (
 	fulfilTable    = "table"
 )
 
+// A fulfilmentType is how a guest gets an order: `delivery` has an `address`, `table` has a `table`; no other
+// type has them.
+type fulfilmentType string
+
+var checkFulfilment = oneOf(declareWords[fulfilmentType](fulfilDelivery, fulfilPickup, fulfilTable)...)
+
 // The limits of what is said of a guest.
 const (
 	maxTableName  = 50 // characters
@@ -23,11 +29,11 @@ const (
 	maxAhead      = 60 * 24 * time.Hour // that an order may be wanted after it is made
 )
 
-// A guest is the person who placed an order.
+// A guest is who orders; `null`: that was not given, or is erased, or the token has no `orders:read`.
 type guest struct {
-	Name  *string `json:"name"`
-	Phone *string `json:"phone"`
-	Note  *string `json:"note"`
+	Name  *string `json:"name"`  // The name, or null: it was not given.
+	Phone *string `json:"phone"` // The telephone number, or null: it was not given.
+	Note  *string `json:"note"`  // What the guest asks for, or null: nothing.
 
 	Fulfilment *fulfilment `json:"-"`
 	Language   *string     `json:"-"` // of the pages that the guest reads: de, or de-CH
@@ -35,24 +41,24 @@ type guest struct {
 
 // A fulfilment is how a guest gets an order.
 type fulfilment struct {
-	Type    string        `json:"type"`    // fulfilDelivery, fulfilPickup or fulfilTable
-	Address *guestAddress `json:"address"` // of a delivery
-	Table   *string       `json:"table"`   // its name, of an order for a table
+	Type    fulfilmentType `json:"type"`    // How the guest gets it.
+	Address *guestAddress  `json:"address"` // Where it is brought, or null: it is no delivery.
+	Table   *string        `json:"table"`   // The name of the table that it is brought to, or null: to none.
 }
 
-// A guestAddress is where an order is delivered.
+// A guestAddress is where an order is brought; `null`: it is no delivery.
 type guestAddress struct {
-	Line1      string  `json:"line1"`
-	Line2      *string `json:"line2"`
-	PostalCode string  `json:"postal_code"`
-	City       string  `json:"city"`
-	Country    string  `json:"country"` // ISO 3166-1: CH
+	Line1      string  `json:"line1"`       // Street and number.
+	Line2      *string `json:"line2"`       // What else it takes to find the door, or null: nothing.
+	PostalCode string  `json:"postal_code"` // The postal code.
+	City       string  `json:"city"`        // The place.
+	Country    string  `json:"country"`     // ISO 3166-1: `CH`.
 }
 
-// A fulfilmentView is how and when a guest wants an order, as callers see it.
+// A fulfilmentView is how and when a guest gets an order; `null`: for the reasons that `customer` is.
 type fulfilmentView struct {
 	fulfilment
-	WantedAt stamp `json:"wanted_at"` // zero: as soon as possible
+	WantedAt stamp `json:"wanted_at"` // When the guest wants it, or null: as soon as possible.
 }
 
 // setGuest sets what callers see of an order's guest; nil: nothing.
@@ -70,12 +76,13 @@ func (o *order) setGuest(who *guest) {
 	o.Language = who.Language
 }
 
-// wantedErased reports whether it was erased when the guest wants the order. What waits for the order's deadlines still
-// needs those until it has ended.
+// wantedErased reports whether it was erased when the guest wants the order. What waits for the order's deadlines
+// still needs those until it has ended.
 func (o *order) wantedErased() bool { return !o.WantedAt.IsZero() && o.WantedAt.Unix() == 0 }
 
-// hideWanted hides when the guest wants the order also in the times that follow from that: callers see none until which
-// it is to be accepted, nor at which it is ready, and that it expires, if it does, as if it were wanted at once.
+// hideWanted hides when the guest wants the order also in the times that follow from that: callers see none until
+// which it is to be accepted, nor at which it is ready, and that it expires, if it does, as if it were wanted at
+// once.
 func (o *order) hideWanted(q *queries) error {
 	o.AcceptBy, o.ReadyAt = stamp{}, stamp{}
 	if o.Pay == payLater {

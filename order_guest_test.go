@@ -366,7 +366,8 @@ func TestOrder_erasedGuestLeavesNoDeadlineBehind(t *testing.T) {
 		s.server.startedAt = time.Now().Add(-time.Hour)
 		time.Sleep(time.Until(deadline.Time) - time.Second)
 		s.check(expire(s.t.Context()))
-		equal(s.t, "states", []string{s.row(later).State, s.row(o.ID).State}, []string{orderOpen, orderAuthorized})
+		equal(s.t, "states", []orderState{s.row(later).State, s.row(o.ID).State},
+			[]orderState{orderOpen, orderAuthorized})
 		time.Sleep(time.Second)
 		s.check(expire(s.t.Context()))
 		for _, id := range []string{later, ended, o.ID} {

@@ -49,7 +49,7 @@ func waitForAcceptance(t *tx, o *order) error {
 }
 
 // markPaid writes that an order was paid.
-func markPaid(t *tx, o *order, method string, at stamp, actor string) error {
+func markPaid(t *tx, o *order, method orderMethod, at stamp, actor string) error {
 	err := o.enter(t, orderPaid, stateEntry{actor: actor, method: method, paidAt: at})
 	t.saveOrder(o)
 	return err
@@ -59,7 +59,7 @@ func markPaid(t *tx, o *order, method string, at stamp, actor string) error {
 // an open one, an accepted one that is paid later, or one that expired unpaid within outsideFor. at is when it was
 // paid; the zero stamp means the time of the transaction. If an attempt to pay it online is live, that attempt is
 // closed first (closingPaid). Errors: errOrder, order_state, a refusal of at.
-func payOutside(t *tx, by owner, id, method string, at stamp, actor string) (*order, error) {
+func payOutside(t *tx, by owner, id string, method orderMethod, at stamp, actor string) (*order, error) {
 	o, err := t.order(by, id)
 	if err == nil {
 		err = mayPayOutside(t, o)
@@ -83,7 +83,7 @@ func payOutside(t *tx, by owner, id, method string, at stamp, actor string) (*or
 	if o.OutsideMethod, o.OutsideAt = &method, at; live == nil {
 		return o, markPaid(t, o, method, at, actor)
 	}
-	o.Closing = new(closingPaid)
+	o.Closing = new(orderClosing(closingPaid))
 	t.saveAndLook(o, live.ID)
 	return o, nil
 }
@@ -111,7 +111,7 @@ func mayPayOutside(t *tx, o *order) error {
 
 // paidOutside reports whether the order was paid without a provider, and not because its total is 0.
 func (o *order) paidOutside() bool {
-	return slices.Contains(outsideMethods, valueOr(o.Method, ""))
+	return slices.Contains(outsideMethods, string(valueOr(o.Method, "")))
 }
 
 // undoPaid undoes the marking of an order of an owner as paid outside, within outsideFor: the order has the state
@@ -133,7 +133,7 @@ func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
 	if !t.exact.Before(o.EndedAt.Add(outsideFor)) {
 		return nil, errOrderState(o, "It can be undone for 24 hours after it was marked: refund it instead.")
 	}
-	method := *o.Method
+	method := string(*o.Method)
 	if err := unmarkPaid(t, o); err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func unmarkPaid(t *tx, o *order) error {
 			if err != nil {
 				return err
 			}
-			if o.Method = &p.Method; p.EndedAt.After(o.EndedAt.Time) {
+			if o.Method = new(orderMethod(p.Method)); p.EndedAt.After(o.EndedAt.Time) {
 				o.EndedAt = p.EndedAt
 			}
 		}

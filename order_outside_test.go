@@ -76,7 +76,8 @@ func TestOrder_paidAtTheDoorThatNobodyAcceptsExpiresAndIsRefusedOnline(t *testin
 	})
 }
 
-// TestOrder_thatExpiredUnpaidIsMarkedPaidForADay has somebody mark, undo and mark again, which makes the day no longer.
+// TestOrder_thatExpiredUnpaidIsMarkedPaidForADay has somebody mark, undo and mark again, which makes the day no
+// longer.
 func TestOrder_thatExpiredUnpaidIsMarkedPaidForADay(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {

@@ -30,15 +30,11 @@ type orderPages struct {
 // orderPageWing makes the routes of the pages of orders.
 func orderPageWing(s *server, p *payments) wing {
 	a := &orderPages{s, p}
-	routes := []route{
-		{pattern: "GET /pay/{order}", run: a.showPay},
-		{pattern: "POST /pay/{order}", run: a.pay},
-		{pattern: "GET /pay/{order}/return", run: a.showReturn},
-	}
-	for i := range routes {
-		routes[i].free, routes[i].page = true, "order" // find applies the rate limits instead
-	}
-	return wing{routes: routes, refusals: map[string]refusalForm{"order": a.refused}}
+	return wing{refusals: map[string]refusalForm{"order": a.refused}, routes: []route{ // find applies the rate limits
+		{pattern: "GET /pay/{order}", page: "order", free: true, run: a.showPay},
+		{pattern: "POST /pay/{order}", page: "order", free: true, run: a.pay},
+		{pattern: "GET /pay/{order}/return", page: "order", free: true, run: a.showReturn},
+	}}
 }
 
 // An orderLink names an order by its id and the key in its pay_url.
@@ -193,7 +189,7 @@ func (a *orderPages) payPage(c *call, r *orderLink, o *order, notice string) (*r
 // pay begins an attempt to pay an order and redirects to the provider.
 func (a *orderPages) pay(ctx context.Context, c *call) (any, error) {
 	r := readOrderLink(c.in)
-	method := c.in.text("method", required, maxOrderText, nil)
+	method := c.in.text("method", required, maxOrderText, anyText)
 	if err := a.admit(ctx, c); err != nil {
 		return nil, err
 	}
@@ -300,7 +296,7 @@ func (p *orderPage) showOutcome(what string, last *payment) {
 	case outcomeDoor:
 		p.Title = "title_accepted"
 	case outcomeRefused:
-		p.Text = "reason_" + *o.RejectReason
+		p.Text = "reason_" + string(*o.RejectReason)
 	}
 	if o.State == orderCancelled {
 		p.Said = valueOr(o.RejectText, "")
@@ -374,7 +370,7 @@ func outcomeOf(o *order, last *payment, now time.Time) string {
 	case o.State == orderExpired && unpaid && o.AcceptedAt.IsZero() && (later || !o.AuthorizedAt.IsZero()):
 		return outcomeUnanswered
 	case o.State != orderOpen:
-		return o.State
+		return string(o.State)
 	case o.Closing != nil, last != nil && last.live():
 		if last != nil && closerThan(refreshFor, last.CreatedAt.Time, now) {
 			return outcomePending
@@ -593,7 +589,7 @@ func (o *order) siteURL(paid bool) string {
 		plain, err := url.QueryUnescape(name)
 		return part == "" || err == nil && (plain == "order" || plain == "state")
 	})
-	to += "?" + strings.Join(append(parts, "order="+o.ID, "state="+o.State), "&")
+	to += "?" + strings.Join(append(parts, "order="+o.ID, "state="+string(o.State)), "&")
 	if hasFragment {
 		to += "#" + fragment
 	}
@@ -609,7 +605,7 @@ func (p *orderPage) showFulfilment(f *fulfilment) {
 	p.Wanted = p.Moment(o.WantedAt)
 	made := cmp.Or(o.ReadyAt, o.AcceptedAt.after(usuallyMadeIn))
 	if p.Wanted != "" || o.EndedAt.IsZero() || !o.dead() && made.After(p.now) {
-		p.How = "how_" + f.Type
+		p.How = "how_" + string(f.Type)
 	}
 }
 
@@ -626,7 +622,7 @@ func (p *orderPage) showOrder(refunds []refund) {
 	if o.wasPaid() {
 		p.Heading = "receipt"
 		if o.Method != nil && *o.Method != methodNone {
-			p.PaidBy = "method_" + markOf(*o.Method, o.Currency)
+			p.PaidBy = "method_" + markOf(string(*o.Method), o.Currency)
 		}
 	}
 	sum, back := o.Delivery+o.Tip, int64(0)
@@ -653,8 +649,8 @@ func (p *orderPage) showOrder(refunds []refund) {
 	}
 }
 
-// refused shows a refusal to a guest. It is a refusalForm. A wrong link is answered with whose service this is, and how
-// to reach that: the main account, whatever the link is, so that nothing tells whether there is such an order.
+// refused shows a refusal to a guest. It is a refusalForm. A wrong link is answered with whose service this is, and
+// how to reach that: the main account, whatever the link is, so that nothing tells whether there is such an order.
 func (a *orderPages) refused(r *http.Request, ref *refusal, requestID string) *reply {
 	p := newOrderPage(languageOf(r, pageLanguages))
 	p.refuse(ref, requestID)

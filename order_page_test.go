@@ -340,7 +340,7 @@ var guestStates = []guestState{
 		[]string{"The order has expired", "not Go to payment"}},
 	{orderAuthorized, paymentAuthorized, nil, []string{"Sent to the restaurant, which can answer until ",
 		"The amount is reserved", "Refresh"}},
-	{orderAuthorized, paymentCaptured, func(o *order) { o.Method = ptr(methodTwint) },
+	{orderAuthorized, paymentCaptured, func(o *order) { o.Method = ptr[orderMethod](methodTwint) },
 		[]string{"Sent to the restaurant", "has been charged; it is refunded if the restaurant declines"}},
 	{orderAccepted, paymentAuthorized, nil, []string{"Your order is accepted", "will be charged", "Refresh"}},
 	{orderOpen, "", func(o *order) { o.Pay = payLater }, []string{"Sent to the restaurant, which can answer until ",
@@ -348,14 +348,16 @@ var guestStates = []guestState{
 	{orderAccepted, "", func(o *order) { o.Pay = payLater }, []string{"Your order is accepted",
 		"You pay it when you get your order", "not reserved"}},
 	{orderCancelled, paymentCancelled,
-		func(o *order) { o.RejectReason, o.RejectText = ptr("sold_out"), ptr("No <b>dough</b>") },
+		func(o *order) {
+			o.RejectReason, o.RejectText = ptr[orderRejectReason]("sold_out"), ptr("No <b>dough</b>")
+		},
 		[]string{"The restaurant can’t take your order", "Something that you ordered is sold out.",
 			"<p>No &lt;b&gt;dough&lt;/b&gt;</p>", "The reserved amount is released", "not Refresh"}},
 	{orderCancelled, paymentCancelled, func(o *order) { o.RejectText = ptr("Our oven is broken") },
 		[]string{"The order was cancelled", "<p>Our oven is broken</p>", "The reserved amount is released"}},
-	{orderCancelled, paymentRefunded, func(o *order) { o.RejectReason = ptr("closed") },
+	{orderCancelled, paymentRefunded, func(o *order) { o.RejectReason = ptr[orderRejectReason]("closed") },
 		[]string{"It is closed at that time.", "What was charged is refunded", "not reserved"}},
-	{orderCancelled, "", func(o *order) { o.Pay, o.RejectReason = payLater, ptr("too_far") },
+	{orderCancelled, "", func(o *order) { o.Pay, o.RejectReason = payLater, ptr[orderRejectReason]("too_far") },
 		[]string{"outside its delivery area", "not reserved", "not refunded"}},
 	{orderExpired, paymentCancelled, nil, []string{"The restaurant did not answer in time", "is released"}},
 	{orderExpired, "", func(o *order) { o.Pay = payLater }, []string{"The restaurant did not answer in time",
@@ -368,9 +370,10 @@ var guestStates = []guestState{
 		"not Go to payment", "not Refresh"}},
 	{orderCancelled, paymentReview, nil, []string{"is being checked"}},
 	{orderExpired, paymentExpired, nil, []string{"The order has expired", "not Go to payment"}},
-	{orderPaid, "", func(o *order) { o.Method = ptr(methodCash) },
+	{orderPaid, "", func(o *order) { o.Method = ptr[orderMethod](methodCash) },
 		[]string{"Paid. Thank you!", "Paid by</dt><dd>cash"}},
-	{orderPaid, "", func(o *order) { o.Method = ptr(methodNone) }, []string{"Paid. Thank you!", "not Paid by"}},
+	{orderPaid, "", func(o *order) { o.Method = ptr[orderMethod](methodNone) },
+		[]string{"Paid. Thank you!", "not Paid by"}},
 }
 
 // inState makes an order in a state; change alters it.
@@ -379,7 +382,7 @@ func (g *guestService) inState(c guestState, change ...func(*order)) *order {
 	connection := ""
 	g.check(g.store.one(`SELECT id FROM payment_connections`, nil, &connection))
 	o := g.lunch(append([]func(*order){func(o *order) {
-		o.State, o.Method, o.AcceptBy = c.order, ptr(methodCard), o.ExpiresAt
+		o.State, o.Method, o.AcceptBy = orderState(c.order), ptr[orderMethod](methodCard), o.ExpiresAt
 		if c.payment == paymentAuthorized || c.payment == paymentCaptured || o.dead() && c.payment != paymentExpired {
 			o.AuthorizedAt = o.CreatedAt
 		}
@@ -399,7 +402,8 @@ func (g *guestService) inState(c guestState, change ...func(*order)) *order {
 	g.change(func(t *tx) error {
 		p := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection,
 			Provider: providerStripe,
-			Method:   *o.Method, State: c.payment, Amount: o.Total, Currency: o.Currency, CreatedAt: t.now}
+			Method:   paymentMethod(*o.Method), State: paymentState(c.payment), Amount: o.Total, Currency: o.Currency,
+			CreatedAt: t.now}
 		if c.payment == paymentCaptured || c.payment == paymentRefunded {
 			p.Captured = o.Total
 		}
@@ -515,14 +519,14 @@ func TestReturnPage_isTheReceiptOfWhatWasAccepted(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t)
 	o := g.lunch(func(o *order) {
-		o.State, o.Method, o.PaidAt = orderPartRefunded, ptr(methodCard), o.CreatedAt
+		o.State, o.Method, o.PaidAt = orderPartRefunded, ptr[orderMethod](methodCard), o.CreatedAt
 		o.Lines[1].Accepted, o.Total, o.Refunded = 1, 4977, 1230
 		o.VAT = []vatSum{{260, 3390, 86}, {810, 1367, 102}}
 	})
 	g.change(func(t *tx) error {
 		add := func(amount int64, state string, vat ...vatSum) error {
 			t.addRefund(&refund{ID: t.newID("ref"), OrderID: o.ID, AccountID: o.AccountID, Amount: amount,
-				VAT: vat, State: state,
+				VAT: vat, State: refundState(state),
 				Kind: refundAsked, Source: sourceOurs, Reason: ptr("cold"), MadeBy: actorCommand, CreatedAt: t.now})
 			return nil
 		}
@@ -658,8 +662,8 @@ func (b *browser) fits(name, url string, lang pageLanguage) {
 	}
 }
 
-// framed serves a service at its base address without the policies of its pages, which would let no page have them in a
-// frame, and in the language that a parameter names.
+// framed serves a service at its base address without the policies of its pages, which would let no page have them
+// in a frame, and in the language that a parameter names.
 func (s *service) framed() (base string) {
 	s.t.Helper()
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -678,8 +682,8 @@ func (s *service) framed() (base string) {
 	return web.URL + "/v1"
 }
 
-// fitsFramed looks at a page of a service that is framed as fits does, in a frame of the page that is open, which takes
-// a tenth of what it takes to go to each; only for pictures it does go there.
+// fitsFramed looks at a page of a service that is framed as fits does, in a frame of the page that is open, which
+// takes a tenth of what it takes to go to each; only for pictures it does go there.
 func (b *browser) fitsFramed(name, base, path string, lang pageLanguage) {
 	b.t.Helper()
 	if pictures() != "" {
@@ -750,7 +754,9 @@ func TestPayPage_fitsATelephone(t *testing.T) {
 			[]vatSum{{260, 2_468_824, 62_562}, {810, 2100, 157}}
 	}
 	open := g.lunch(large)
-	paid := g.lunch(large, func(o *order) { o.State, o.Method, o.PaidAt = orderPaid, ptr(methodCard), o.CreatedAt })
+	paid := g.lunch(large, func(o *order) {
+		o.State, o.Method, o.PaidAt = orderPaid, ptr[orderMethod](methodCard), o.CreatedAt
+	})
 	g.sql(`INSERT INTO account_settings (account_id, zone, legal_name, address, vat_number)
 		VALUES (?, 'Europe/Zurich', 'Trattoria Altstadt GmbH', 'Hauptgasse 12' || char(10) || '4500 Solothurn',
 		'CHE-123.456.789 MWST')`, g.account)
@@ -774,7 +780,9 @@ func TestOrderPages_sayHowToReachTheRestaurant(t *testing.T) {
 	buttons := []string{
 		`<a class="button" href="tel:&#43;41326220000">Call the restaurant: &#43;41 (0)32 622 00 00</a>`,
 		`<a class="button plain" href="mailto:info@roma.example" rel="noreferrer">Write to the restaurant</a>`}
-	rejected := guestState{orderCancelled, paymentCancelled, func(o *order) { o.RejectReason = ptr("closed") }, nil}
+	rejected := guestState{orderCancelled, paymentCancelled, func(o *order) {
+		o.RejectReason = ptr[orderRejectReason]("closed")
+	}, nil}
 	g.returns(g.inState(rejected)).shows("not tel:", "not Write to")
 	g.set("-phone", "+41 (0)32 622 00 00", "-contact", "mailto:info@roma.example")
 	asks := []guestState{rejected, {orderOpen, paymentReview, nil, nil}, {orderExpired, paymentCancelled, nil, nil}}

@@ -25,8 +25,16 @@ const (
 	refundFound       = "found"        // made on the provider's own pages
 )
 
-// A refundWish is a request for a refund: of parts of the order, of an amount, or with neither of all that is left.
-type refundWish struct {
+// A refundKind is why a refund was made. `asked`: by the restaurant. `not_accepted`: made by accepting less,
+// refusing, cancelling or not answering an order whose money was captured by being paid. `found`: made on the
+// provider's own pages.
+type refundKind string
+
+var _ = declareWords[refundKind](refundAsked, refundNotAccepted, refundFound)
+
+// A newRefund is what is given back: parts (`lines`, `delivery`, `tip`), an `amount`, or with neither all that is
+// left.
+type newRefund struct {
 	lines     []linePart
 	delivery  int64
 	tip       int64
@@ -40,10 +48,10 @@ type refundWish struct {
 const refundPause = 10 * time.Second
 
 // aimed reports whether parts of the order are to be given back.
-func (w *refundWish) aimed() bool { return len(w.lines) > 0 || w.delivery > 0 || w.tip > 0 }
+func (w *newRefund) aimed() bool { return len(w.lines) > 0 || w.delivery > 0 || w.tip > 0 }
 
 // upTo returns the amount that is to be given back, of at most what is left. Errors: refund_too_large.
-func (w *refundWish) upTo(left int64, currency string) (int64, error) {
+func (w *newRefund) upTo(left int64, currency string) (int64, error) {
 	if amount := valueOr(w.amount, left); amount <= left && amount > 0 {
 		return amount, nil
 	}
@@ -197,7 +205,7 @@ func (left *refundable) part(name string, wished, rest int64) (int64, error) {
 
 // byParts makes a refund of lines, of the delivery and of the tip. Errors: a refusal that names the lines that are
 // wrong, refund_too_large where less is left of a part, or refunds by amount have left less of its rate of VAT.
-func (left *refundable) byParts(w *refundWish) (*refund, error) {
+func (left *refundable) byParts(w *newRefund) (*refund, error) {
 	o := left.order
 	if err := checkLineParts(o, w.lines, func(*orderLine) int64 { return maxQuantity }); err != nil {
 		return nil, err
@@ -248,7 +256,7 @@ func (left *refundable) byParts(w *refundWish) (*refund, error) {
 }
 
 // wish makes the refund that w asks for. Errors: refund_too_large, a refusal that names the lines that are wrong.
-func (left *refundable) wish(w refundWish) (*refund, error) {
+func (left *refundable) wish(w newRefund) (*refund, error) {
 	if w.aimed() {
 		return left.byParts(&w)
 	}
@@ -279,8 +287,8 @@ func (o *order) sold() *order {
 	return &all
 }
 
-// soldBy reports whether the money of the attempt with an id was paid for what the order has sold, even if the order is
-// dead now; nil: what was paid outside.
+// soldBy reports whether the money of the attempt with an id was paid for what the order has sold, even if the order
+// is dead now; nil: what was paid outside.
 func (o *order) soldBy(paymentID *string) bool {
 	if paymentID == nil || o.paidOutside() {
 		return paymentID == nil && o.wasPaid()
@@ -417,7 +425,7 @@ func (m *orderMoney) less(left *refundable, refunds []refund) *refundable {
 
 // repeated returns a refund that was asked for by the same wish less than refundPause ago, since somebody may have
 // clicked twice; nil if there is none.
-func (m *orderMoney) repeated(w *refundWish) *refund {
+func (m *orderMoney) repeated(w *newRefund) *refund {
 	return m.refundOf(func(f *refund) bool {
 		return f.State != refundFailed && f.Asked != nil && bytes.Equal(f.Asked, w.asked()) &&
 			m.now.Sub(f.CreatedAt.Time) < refundPause
@@ -435,7 +443,7 @@ const (
 )
 
 // use judges what the money is for of which w asks some back, and how much of it the order does not account for.
-func (m *orderMoney) use(w *refundWish) (use moneyUse, unaccounted int64) {
+func (m *orderMoney) use(w *newRefund) (use moneyUse, unaccounted int64) {
 	o, p := m.order, m.payment
 	switch {
 	case o.atOnce() && !o.wasPaid() && !o.dead():
@@ -460,7 +468,7 @@ func (m *orderMoney) use(w *refundWish) (use moneyUse, unaccounted int64) {
 }
 
 // wished makes the refund that w asks for. What the bank has taken for a dispute can't be given back again.
-func (m *orderMoney) wished(w refundWish) (*refund, error) {
+func (m *orderMoney) wished(w newRefund) (*refund, error) {
 	o, p := m.order, m.payment
 	if p != nil {
 		limit := findMethod(p.Method).refunds
@@ -488,7 +496,7 @@ func (m *orderMoney) wished(w refundWish) (*refund, error) {
 }
 
 // wishedOfSale makes the refund that w asks for of what was sold.
-func (m *orderMoney) wishedOfSale(w refundWish) (*refund, error) {
+func (m *orderMoney) wishedOfSale(w newRefund) (*refund, error) {
 	left := m.left(m.refunds)
 	for f := range m.back {
 		if f.State == refundFailed {
@@ -515,8 +523,8 @@ func (m *orderMoney) byAmount(amount int64, refunds []refund) *refund {
 	return f
 }
 
-// byUnits makes the refund of an amount of what was not accepted of an order that is paid: with the VAT of these units,
-// as far as other refunds have left that.
+// byUnits makes the refund of an amount of what was not accepted of an order that is paid: with the VAT of these
+// units, as far as other refunds have left that.
 func (m *orderMoney) byUnits(amount int64) *refund {
 	o := m.order
 	units := m.less(newRefundable(o, lessVAT(o.sold().VAT, o.VAT), 0, amount), m.refunds)
@@ -581,9 +589,9 @@ func (f *refund) toMake() bool {
 	return f.State == refundPending && f.ProviderID == nil && f.Kind != refundFound
 }
 
-// giveBack adds a refund that is to be made at once of what the order does not account for, if the attempt was captured
-// by being paid: there was no authorisation of which that could be released. It adds none if somebody has to look at
-// the attempt, for more than a refund that takes long, or if a refund of ours has failed.
+// giveBack adds a refund that is to be made at once of what the order does not account for, if the attempt was
+// captured by being paid: there was no authorisation of which that could be released. It adds none if somebody has
+// to look at the attempt, for more than a refund that takes long, or if a refund of ours has failed.
 func (m *orderMoney) giveBack(actor string) {
 	p := m.payment
 	inReview := p.State == paymentReview && valueOr(p.Reason, "") != reasonRefundPending
@@ -629,7 +637,7 @@ func (m *orderMoney) save(t *tx, actor string) error {
 
 // payAccepted writes that an order is paid whose money was captured before it was accepted.
 func payAccepted(t *tx, o *order, p *payment, actor string) error {
-	err := o.enter(t, orderPaid, stateEntry{actor: actor, method: p.Method, paidAt: o.PaidAt})
+	err := o.enter(t, orderPaid, stateEntry{actor: actor, method: orderMethod(p.Method), paidAt: o.PaidAt})
 	if err != nil {
 		return err
 	}
@@ -650,7 +658,7 @@ func giveBackRest(t *tx, o *order, p *payment, actor string) error {
 // nothing, since the order is dead or was paid otherwise, so that the attempt is in review. The provider is asked
 // later (refundPending); what was paid outside counts as given back at once. Errors: errOrder,
 // order_state, refund_too_large, refund_limit_reached, a refusal that names the lines that are wrong.
-func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order, *refund, error) {
+func refundOrder(t *tx, by owner, id string, w newRefund, actor string) (*order, *refund, error) {
 	o, p, err := orderAndPayment(t, by, id)
 	if err == nil && o.paidOutside() {
 		p = nil
@@ -705,7 +713,7 @@ func (m *orderMoney) counted() (n int) {
 }
 
 // asked returns the wish as JSON, which is the same for equal wishes; nil: it is for all that is left.
-func (w *refundWish) asked() json.RawMessage {
+func (w *newRefund) asked() json.RawMessage {
 	if !w.aimed() && w.amount == nil {
 		return nil
 	}
@@ -782,14 +790,14 @@ func (b *balance) unaccounted() int64 {
 // toGiveBack returns how much of what is not accounted for is not being given back yet.
 func (b *balance) toGiveBack() int64 { return b.unaccounted() - b.late }
 
-// beyond returns how much more than the order's total was captured: what was not accepted of an order that was captured
-// before that, or what somebody captured on the provider's own pages.
+// beyond returns how much more than the order's total was captured: what was not accepted of an order that was
+// captured before that, or what somebody captured on the provider's own pages.
 func (b *balance) beyond() int64 { return max(0, b.captured-b.total) }
 
 // end has the refund end: it succeeded, or failed if failure says why, even after it had succeeded. It reports whether
 // it had not ended so before.
 func (f *refund) end(failure string, now stamp) bool {
-	state := refundSucceeded
+	state := refundState(refundSucceeded)
 	if failure != "" {
 		state = refundFailed
 	}

@@ -70,7 +70,7 @@ func TestReturnPage_leadsWhoHasNotPaidToAnotherPage(t *testing.T) {
 		if o.wasPaid() || o.accepting() || c.payment == paymentReview {
 			page, fragment = siteOrigin+"/thanks?table=4&x=1", ""
 		}
-		equal(t, c.order+" "+c.payment, g.returns(o).site(), page+"&order="+o.ID+"&state="+o.State+fragment)
+		equal(t, c.order+" "+c.payment, g.returns(o).site(), page+"&order="+o.ID+"&state="+string(o.State)+fragment)
 		equal(t, "without cancel_url", g.returns(g.inState(c)).site(), siteOrigin+"/thanks?table=4&x=1")
 	}
 }

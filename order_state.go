@@ -18,9 +18,14 @@ const (
 	orderExpired      = "expired" // not paid, not accepted or not captured in time
 )
 
+// An orderState is how far an order is. `open`: it can be paid. `authorized`: its money is reserved, and it is to
+// be accepted. `accepted`: its money is not captured yet. `paid`, `part_refunded`, `refunded`. `cancelled`.
+// `expired`: it was not paid, accepted or captured in time.
+type orderState string
+
 // orderStates are the states of an order, in the order in which it may pass them.
-var orderStates = []string{orderOpen, orderAuthorized, orderAccepted, orderPaid, orderPartRefunded,
-	orderRefunded, orderCancelled, orderExpired}
+var orderStates = declareWords[orderState](orderOpen, orderAuthorized, orderAccepted, orderPaid, orderPartRefunded,
+	orderRefunded, orderCancelled, orderExpired)
 
 // What an order waits to become once the attempt to pay it is closed at its provider (order.Closing).
 const (
@@ -28,6 +33,12 @@ const (
 	closingPaid    = "paid"    // to be marked as paid outside
 	closingMethod  = "method"  // to be paid by another method
 )
+
+// An orderClosing is what waits until the provider has closed the attempt to pay an order: that it expires, is
+// marked as paid outside, or is paid by another method; `null`: nothing does.
+type orderClosing string
+
+var _ = declareWords[orderClosing](closingExpired, closingPaid, closingMethod)
 
 // dead reports whether the order was cancelled or has expired, so that nothing is to be paid for it any more.
 func (o *order) dead() bool { return o.State == orderCancelled || o.State == orderExpired }
@@ -37,21 +48,22 @@ func (o *order) wasPaid() bool {
 	return o.State == orderPaid || o.State == orderPartRefunded || o.State == orderRefunded
 }
 
-// accepting reports whether the order waits to be accepted, or to be paid since: its money is reserved, or was charged.
+// accepting reports whether the order waits to be accepted, or to be paid since: its money is reserved, or was
+// charged.
 func (o *order) accepting() bool { return o.State == orderAuthorized || o.State == orderAccepted }
 
 // A stateEntry is what an order enters another state with.
 type stateEntry struct {
 	actor     string
-	method    string   // by which it is paid, or to be paid; "": as before
-	paymentID *string  // of the attempt by which it is; nil: as before
-	paidAt    stamp    // of orderPaid, and of orderAuthorized if it was charged
-	acceptBy  stamp    // of orderAuthorized
-	data      []string // of the event, beside the order's total
+	method    orderMethod // by which it is paid, or to be paid; "": as before
+	paymentID *string     // of the attempt by which it is; nil: as before
+	paidAt    stamp       // of orderPaid, and of orderAuthorized if it was charged
+	acceptBy  stamp       // of orderAuthorized
+	data      []string    // of the event, beside the order's total
 }
 
 // orderEntries tell that an order has entered a state. What refunds make of it, their own events tell.
-var orderEntries = map[string]eventType{
+var orderEntries = map[orderState]eventType{
 	orderAuthorized: eventOrderAuthorized,
 	orderAccepted:   eventOrderAccepted,
 	orderPaid:       eventOrderPaid,
@@ -60,7 +72,7 @@ var orderEntries = map[string]eventType{
 }
 
 // become changes the state of an order, with what goes with that. It alone does, but for follow and unmarkPaid.
-func (o *order) become(state string, with stateEntry, now stamp) {
+func (o *order) become(state orderState, with stateEntry, now stamp) {
 	before := o.State
 	if o.State = state; with.method != "" {
 		o.Method = &with.method
@@ -86,21 +98,21 @@ func (o *order) become(state string, with stateEntry, now stamp) {
 }
 
 // enter has an order enter a state, and writes the event. The caller saves the order.
-func (o *order) enter(t *tx, state string, with stateEntry) (err error) {
+func (o *order) enter(t *tx, state orderState, with stateEntry) (err error) {
 	o.become(state, with, t.now)
 	data := with.data
 	switch state {
 	case orderOpen:
 		return nil
 	case orderAuthorized:
-		data = append(data, "method", *o.Method)
+		data = append(data, "method", string(*o.Method))
 	case orderAccepted:
 		if data = append(data, "ordered_total", strconv.FormatInt(o.OrderedTotal, 10)); !o.ReadyAt.IsZero() {
 			data = append(data, "ready_at", o.ReadyAt.String())
 		}
 	case orderPaid:
 		o.Seller, err = t.sellerOf(o.AccountID)
-		data = append(data, "method", *o.Method)
+		data = append(data, "method", string(*o.Method))
 	}
 	t.addEvent(totalEvent(o, orderEntries[state], with.actor, data...))
 	return err
@@ -198,12 +210,12 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []linePart, actor strin
 			return errOrderState(o, "Some of what was captured is being given back: refund the rest.")
 		}
 		t.setPaymentState(p.ID, paymentCaptured)
-		return markPaid(t, o, p.Method, p.CapturedAt, actor)
+		return markPaid(t, o, orderMethod(p.Method), p.CapturedAt, actor)
 	case !o.dead() && !o.wasPaid() && sameCurrency && p.Captured == 0 && p.Authorized >= o.Total:
 		t.setPaymentState(p.ID, paymentAuthorized)
 		o.Capture = true
 		o.dropClosing()
-		o.Method = &p.Method
+		o.Method = new(orderMethod(p.Method))
 		if o.AuthorizedAt.IsZero() {
 			o.AuthorizedAt = t.now
 		}
@@ -249,9 +261,9 @@ func captureOrder(t *tx, by owner, id string) (*order, error) {
 	return o, nil
 }
 
-// endOrder writes that an order was cancelled or has expired for a reason, and schedules a look at its attempt, so that
-// the money is released. What was charged already is given back. more are further data of the event.
-func endOrder(t *tx, o *order, state, reason, actor string, more ...string) error {
+// endOrder writes that an order was cancelled or has expired for a reason, and schedules a look at its attempt, so
+// that the money is released. What was charged already is given back. more are further data of the event.
+func endOrder(t *tx, o *order, state orderState, reason, actor string, more ...string) error {
 	data := append([]string{"reason", reason}, more...)
 	if err := o.enter(t, state, stateEntry{actor: actor, data: data}); err != nil {
 		return err
@@ -267,16 +279,21 @@ func endOrder(t *tx, o *order, state, reason, actor string, more ...string) erro
 	return giveBackRest(t, o, nil, actor)
 }
 
-// rejectReasons are why a restaurant may refuse an order.
-var rejectReasons = []string{"sold_out", "closed", "too_busy", "too_far", "address", "other"}
+// An orderRejectReason is why an order was refused; `null`: it was not, or no reason was given.
+type orderRejectReason string
 
-// A rejection is what a restaurant says when it refuses an order: one of rejectReasons, and a text for the guest, each
-// nil for nothing.
-type rejection struct{ reason, text *string }
+// rejectReasons are why a restaurant may refuse an order.
+var rejectReasons = declareWords[orderRejectReason]("sold_out", "closed", "too_busy", "too_far", "address", "other")
+
+// An orderRejection is why an order is refused.
+type orderRejection struct {
+	reason *orderRejectReason // nil: none is given
+	text   *string            // for the guest; nil: none
+}
 
 // rejectOrder cancels an order of an owner that waits to be accepted, whose money is then released. Errors:
 // errOrder, order_state.
-func rejectOrder(t *tx, by owner, id string, why rejection, actor string) (*order, error) {
+func rejectOrder(t *tx, by owner, id string, why orderRejection, actor string) (*order, error) {
 	o, err := t.order(by, id)
 	if err != nil {
 		return nil, err
@@ -288,7 +305,7 @@ func rejectOrder(t *tx, by owner, id string, why rejection, actor string) (*orde
 	if why.text != nil { // which is personal, so it is to be erased, even if nothing else is known of the guest
 		t.ensureCustomer(o)
 	}
-	return o, endOrder(t, o, orderCancelled, "rejected", actor, "reject_reason", valueOr(why.reason, ""))
+	return o, endOrder(t, o, orderCancelled, "rejected", actor, "reject_reason", string(valueOr(why.reason, "")))
 }
 
 // cancelOrder cancels an order of an owner that is not paid. The attempt to pay it is then closed, and money that
@@ -322,7 +339,7 @@ func expireOrder(t *tx, o *order) error {
 		}
 		return endOrder(t, o, orderExpired, reason, actorTime)
 	}
-	o.Closing = new(closingExpired)
+	o.Closing = new(orderClosing(closingExpired))
 	t.saveAndLook(o, live.ID)
 	return nil
 }

@@ -157,13 +157,13 @@ func (q *queries) orders(f orderFilter, before string, limit int) (listPage[*ord
 	return orderTable.page(q, list, f.ids.below(before), limit)
 }
 
-// A listedRefund is a refund with what the list of an account's refunds says of its order.
+// A listedRefund is a refund, with what tells which order it is of.
 type listedRefund struct {
 	refund
-	AccountID string  `json:"account_id"`
-	Reference *string `json:"reference"` // of the order
-	Method    *string `json:"method"`    // by which the order was paid
-	Currency  string  `json:"currency"`
+	AccountID string       `json:"account_id" is:"acct"` // The account that owns it.
+	Reference *string      `json:"reference"`            // The caller's own number for the order, or null: it has none.
+	Method    *orderMethod `json:"method"`               // How the order is paid, or null: that is not known yet.
+	Currency  string       `json:"currency"`             // The currency of its amounts.
 }
 
 // listedRefundTable describes refunds with their orders.

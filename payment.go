@@ -43,7 +43,8 @@ var (
 	paymentProblems problemTable
 
 	codeNotice = paymentProblems.add(401, "invalid_signature", "Invalid signature",
-		"The signature of this webhook is not right.")
+		"The signature of this webhook is not right.",
+		"For payment providers only: register the webhook again.")
 
 	paymentEvents = eventTable{scope: scopeOrders}
 
@@ -69,9 +70,23 @@ const (
 	paymentReview       = "review" // somebody has to look at it
 )
 
+// A paymentState is how far an attempt to pay is. `review`: somebody has to look at it, and accept or refund the
+// order.
+type paymentState string
+
 // paymentStates are all of them, in the order in which an attempt may pass them.
-var paymentStates = []string{paymentCreated, paymentPending, paymentAuthorized, paymentCaptured, paymentPartRefunded,
-	paymentRefunded, paymentFailed, paymentCancelled, paymentExpired, paymentReview}
+var paymentStates = declareWords[paymentState](paymentCreated, paymentPending, paymentAuthorized, paymentCaptured,
+	paymentPartRefunded, paymentRefunded, paymentFailed, paymentCancelled, paymentExpired, paymentReview)
+
+// A paymentMethod is how an order is paid at a provider.
+type paymentMethod string
+
+var paymentMethods = declareWords[paymentMethod](methodCard, methodMobile, methodTwint)
+
+// A providerName is who takes the money, and pays it out.
+type providerName string
+
+var _ = declareWords[providerName](providerStripe, providerVipps)
 
 // Why an attempt is in review, or has failed.
 const (
@@ -89,35 +104,37 @@ const (
 	reasonTooSmall       = "amount_too_small"  // of an attempt: below what the provider takes; Stripe's name
 )
 
-// A payment is one attempt to pay an order at a provider.
+// A payment is an attempt to pay an order at a provider.
 type payment struct {
-	ID            string  `json:"id"`
-	OrderID       string  `json:"-"`
-	AccountID     string  `json:"-"`
-	ConnectionID  string  `json:"-"`
-	Provider      string  `json:"provider"`
-	Method        string  `json:"method"`
-	State         string  `json:"state"`
-	Amount        int64   `json:"amount"` // that the guest was asked for
-	Currency      string  `json:"-"`
-	Authorized    int64   `json:"-"`        // that can still be captured, as the provider says
-	Captured      int64   `json:"captured"` // as the provider says
-	Refunded      int64   `json:"refunded"` // as the provider says
-	SessionID     *string `json:"-"`
-	IntentID      *string `json:"-"`
-	URL           *string `json:"-"` // where the guest pays
-	Reason        *string `json:"reason"`
+	ID           string        `json:"id" is:"pay"` // The id of the attempt.
+	OrderID      string        `json:"-"`
+	AccountID    string        `json:"-"`
+	ConnectionID string        `json:"-"`
+	Provider     providerName  `json:"provider"` // Who takes the money.
+	Method       paymentMethod `json:"method"`   // How it is paid.
+	State        paymentState  `json:"state"`    // How far it is.
+	Amount       int64         `json:"amount"`   // What the guest was asked for.
+	Currency     string        `json:"-"`
+	Authorized   int64         `json:"-"`        // that can still be captured, as the provider says
+	Captured     int64         `json:"captured"` // What the provider says was captured.
+	Refunded     int64         `json:"refunded"` // What the provider says was given back.
+	SessionID    *string       `json:"-"`
+	IntentID     *string       `json:"-"`
+	URL          *string       `json:"-"`      // where the guest pays
+	Reason       *string       `json:"reason"` // Why it failed, or is in review, or null: neither.
+
+	// When the authorisation lapses, or null: the provider does not say.
 	CaptureBefore stamp   `json:"capture_before"`
 	Warned        bool    `json:"-"`
 	DueAt         stamp   `json:"-"` // when the provider is asked next; zero: never again
 	Polls         int     `json:"-"`
 	Revision      int64   `json:"-"`
-	CreatedAt     stamp   `json:"created_at"`
+	CreatedAt     stamp   `json:"created_at"` // When it began.
 	AuthorizedAt  stamp   `json:"-"`
 	CapturedAt    stamp   `json:"-"`
 	CheckedAt     stamp   `json:"-"`
 	EndedAt       stamp   `json:"-"`
-	PayoutID      *string `json:"payout_id"` // no column: that has what was captured; nil: none has yet
+	PayoutID      *string `json:"payout_id" is:"pot"` // The payout that has what was captured, or null: none yet.
 
 	RefundsDifferSince stamp `json:"-"` // since when it says that more was given back than our refunds
 }
@@ -336,6 +353,18 @@ const (
 	disputeLost    = "lost"
 )
 
+// A disputeState is how far a dispute is. `inquiry`: the bank only asks; with `closed_at` that came to nothing.
+// `won`: the money stays.
+type disputeState string
+
+// An orderDispute is how a dispute of an order's payment stands; `null`: there is none.
+type orderDispute string
+
+var (
+	_ = declareWords[disputeState](disputeInquiry, disputeOpen, disputeWon, disputeLost)
+	_ = declareWords[orderDispute](disputeOpen, disputeWon, disputeLost)
+)
+
 // exceeds reports whether a provider lists more refunds of an attempt than it says was given back.
 func (r *paymentReport) exceeds() bool {
 	sum := int64(0)
@@ -351,9 +380,9 @@ func (r *paymentReport) exceeds() bool {
 type disputeReport struct {
 	id         string
 	amount     int64
-	taken      int64  // from the account's balance, less what was put back, without fees
-	state      string // disputeInquiry, disputeOpen, disputeWon or disputeLost
-	closed     bool   // it is decided; of an inquiry: it came to nothing
+	taken      int64        // from the account's balance, less what was put back, without fees
+	state      disputeState // disputeInquiry, disputeOpen, disputeWon or disputeLost
+	closed     bool         // it is decided; of an inquiry: it came to nothing
 	reason     string
 	at         time.Time // when it was opened; of one that took money: when it did
 	movedAt    time.Time // when money moved for it last, taken or put back; zero: none has, or it is not told
@@ -412,8 +441,8 @@ type provider interface {
 	// clock.
 	payouts(ctx context.Context, c *openConnection, cursor, from string, now time.Time) (*payoutNews, error)
 
-	// payoutRows reads a page of what is in a payout that payouts has told of as complete, after the cursor of the page
-	// before ("": the first). next is "" at the end.
+	// payoutRows reads a page of what is in a payout that payouts has told of as complete, after the cursor of the
+	// page before ("": the first). next is "" at the end.
 	payoutRows(
 		ctx context.Context, c *openConnection, payoutID, after string,
 	) (rows []ledgerRow, next string, err error)

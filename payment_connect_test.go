@@ -307,7 +307,8 @@ func (c *connecting) knows(connection, account, session, state string) {
 			return err
 		}
 		t.addPayment(&payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: account, ConnectionID: connection,
-			Provider: providerStripe, Method: methodCard, State: state, Amount: o.Total, Currency: o.Currency,
+			Provider: providerStripe, Method: methodCard, State: paymentState(state), Amount: o.Total,
+			Currency:  o.Currency,
 			SessionID: &session, CreatedAt: t.now, DueAt: t.now})
 		return nil
 	})

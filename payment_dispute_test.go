@@ -11,8 +11,8 @@ import (
 // Stories of disputes and of refunds that nobody told of, over months: as the restaurant, the operator and the
 // accountant read them.
 
-// A season is a shop whose days and payouts are sent to books, over months. Its clock begins at noon of 2000-01-01, and
-// days are counted from there.
+// A season is a shop whose days and payouts are sent to books, over months. Its clock begins at noon of 2000-01-01,
+// and days are counted from there.
 type season struct {
 	*shop
 	till     *till
@@ -182,8 +182,8 @@ func TestDispute_isLookedAtEachDayUntilItIsOver(t *testing.T) {
 	})
 }
 
-// A bank that only asks may take the money later, and what was won may come back later: both are asked about. A dispute
-// that lasts for longer than any does is told to the operator, and asked about all the same.
+// A bank that only asks may take the money later, and what was won may come back later: both are asked about. A
+// dispute that lasts for longer than any does is told to the operator, and asked about all the same.
 func TestDispute_thatDoesNotEndIsATrouble(t *testing.T) {
 	t.Parallel()
 	inSeason(t, func(s *season) {
@@ -258,12 +258,12 @@ func TestPayout_rowThatDoesNotMatchHasItsPaymentLookedAt(t *testing.T) {
 					want += 4 // one a day
 				}
 				equal(t, "looks", s.passes(202), want)
-				equal(t, "the order", s.row(o.ID).State, c.order)
+				equal(t, "the order", s.row(o.ID).State, orderState(c.order))
 				if c.revenue != "" {
 					s.days("2000-07-13: SEK " + c.revenue + " 0 late")
 					equal(t, "clearing", s.till.ledger.balance(tillCard), int64(0))
 				}
-				s.till.booked(payout, partPayout, c.state, c.reason)
+				s.till.booked(payout, partPayout, bookExportState(c.state), c.reason)
 				equal(t, "it is asked about again", s.due(p) != "", c.later)
 				if !c.later {
 					equal(t, "looks later", s.passes(250), 0)
@@ -445,7 +445,7 @@ func TestDispute_isAskedAboutWhereSomebodyTells(t *testing.T) {
 		{providerStripe, open, "2026-11-29T12:00:00Z"}, {providerStripe, over, ""}, {providerStripe, otherwise, ""},
 		{providerVipps, open, ""},
 	} {
-		v := verdict{payment: payment{ID: "pay_1", Provider: c.provider, State: paymentCaptured,
+		v := verdict{payment: payment{ID: "pay_1", Provider: providerName(c.provider), State: paymentCaptured,
 			CapturedAt: newStamp(now.Add(-weeklyLookFor))}, money: orderMoney{disputes: []dispute{c.of}}}
 		got := ""
 		if at := v.dueAt(now); !at.IsZero() {

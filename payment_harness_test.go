@@ -517,7 +517,7 @@ func (s *shop) refund(id string, amount int64) *refund {
 	s.t.Helper()
 	var made *refund
 	s.change(func(t *tx) (err error) {
-		w := refundWish{}
+		w := newRefund{}
 		if amount > 0 {
 			w.amount = &amount
 		}
@@ -531,7 +531,7 @@ func (s *shop) refund(id string, amount int64) *refund {
 func (s *shop) states(orderID, order, attempt string) {
 	s.t.Helper()
 	o, p := s.row(orderID), s.attempt(orderID)
-	if o.State != order || p.State != attempt {
+	if string(o.State) != order || string(p.State) != attempt {
 		s.t.Fatalf("the order is %s (closing %q), its attempt %s (%s); want %s and %s", o.State, valueOr(o.Closing, ""),
 			p.State, valueOr(p.Reason, ""), order, attempt)
 	}

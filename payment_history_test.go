@@ -185,7 +185,7 @@ func (h *historyStep) pick(likely bool) (name string, act func() error) {
 		n = h.below(46)
 	} else if likely {
 		return h.pickDecision(map[string]int{orderOpen: 6, orderAuthorized: 6, orderAccepted: 12, orderCancelled: 20,
-			orderExpired: 20, orderPaid: 18, orderPartRefunded: 18, orderRefunded: 20}[o.State])
+			orderExpired: 20, orderPaid: 18, orderPartRefunded: 18, orderRefunded: 20}[string(o.State)])
 	}
 	switch {
 	case n < 14:
@@ -263,7 +263,7 @@ func (h *historyStep) pickDecision(most int) (name string, act func() error) {
 
 func (h *historyStep) givesBack(amount *int64) error {
 	return h.decision(func(t *tx) error {
-		_, _, err := refundOrder(t, anyAccount, h.id, refundWish{amount: amount}, actorCommand)
+		_, _, err := refundOrder(t, anyAccount, h.id, newRefund{amount: amount}, actorCommand)
 		return err
 	})
 }
@@ -492,7 +492,7 @@ func (h *historyStep) decideAtLast(hour int) {
 		if p := &all[i]; p.State == paymentReview {
 			review = true
 			h.note("give back what pays nothing", h.decision(func(t *tx) error {
-				_, _, err := refundOrder(t, anyAccount, h.id, refundWish{paymentID: p.ID}, actorCommand)
+				_, _, err := refundOrder(t, anyAccount, h.id, newRefund{paymentID: p.ID}, actorCommand)
 				return err
 			}))
 		}
@@ -547,7 +547,7 @@ func (h *history) verify() {
 			fail("the attempt is %s with %d, %d, %d; %s has %+v", p.State, p.Authorized, p.Captured, p.Refunded,
 				p.Provider, m)
 		}
-		if want := stateOf(m); p.State != want && (want != "" || p.EndedAt.IsZero()) {
+		if want := stateOf(m); string(p.State) != want && (want != "" || p.EndedAt.IsZero()) {
 			fail("the attempt is %s; %s has %+v", p.State, p.Provider, m)
 		}
 		pays, beyond := o.soldBy(&p.ID) && !o.dead(), m.captured-o.Total // which goes back before anything else
@@ -569,9 +569,10 @@ func (h *history) verify() {
 	h.verifyEvents(o, refunds)
 }
 
-// addsUp checks the revenue of the order by account, way of paying and rate of VAT against what was accepted of it and
-// what is held: to the cent, or, where some of what was accepted was given back, to the cent in all, and by rate to a
-// cent for each of its refunds. Refunds by amount of an order of which a part was not accepted are of all that it sold.
+// addsUp checks the revenue of the order by account, way of paying and rate of VAT against what was accepted of it
+// and what is held: to the cent, or, where some of what was accepted was given back, to the cent in all, and by rate
+// to a cent for each of its refunds. Refunds by amount of an order of which a part was not accepted are of all that
+// it sold.
 func (h *history) addsUp(o *order, held int64, refunds []refund) {
 	h.t.Helper()
 	sold, total, revenue := map[int64]int64{}, int64(0), int64(0)
@@ -602,7 +603,7 @@ func (h *history) addsUp(o *order, held int64, refunds []refund) {
 			}
 			if ofAll {
 				want = gross
-			} else if total > 0 && method == valueOr(o.Method, "") {
+			} else if total > 0 && method == string(valueOr(o.Method, "")) {
 				want = sold[rate] * held / total
 			}
 			wantVAT := (2*gross*rate + 10_000 + rate) / (2 * (10_000 + rate))

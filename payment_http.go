@@ -22,8 +22,8 @@ func paymentWing(s *server, p *payments) wing {
 	a := &paymentAPI{server: s, payments: p}
 	w := wing{
 		routes: []route{
-			{pattern: "GET /payments", token: tokenRequired, scope: scopeOrders, question: true,
-				run: a.listPayments},
+			{pattern: "GET /payments", scope: scopeOrders, question: true,
+				endpoint: owned(s, readPaymentQuery, s.listPayments)},
 		},
 		metrics: paymentMetrics(s.store),
 		chores:  []chore{{fault: "customers of orders can't be erased", timeDriven: true, run: a.eraseCustomers}},
@@ -68,20 +68,35 @@ func paymentMetrics(st *store) []metric {
 		}}}
 }
 
-func (a *paymentAPI) listPayments(ctx context.Context, c *call) (any, error) {
-	filter := paymentFilter{state: c.in.parameter("state", oneOf(paymentStates...)),
-		method: c.in.parameter("method", oneOf(methodCard, methodMobile, methodTwint))}
-	days, page := c.in.dayRange(), c.in.page("pay")
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// A paymentQuery asks for a page of attempts.
+type paymentQuery struct {
+	filter paymentFilter // without owner and ids
+	days   dayRange
+	page   pageQuery
+}
+
+func readPaymentQuery(in *input) (r *paymentQuery) {
+	r = new(paymentQuery)
+	r.filter.state = in.parameter("state", oneOf(paymentStates...))    // Only attempts in this state.
+	r.filter.method = in.parameter("method", oneOf(paymentMethods...)) // Only attempts of this way to pay.
+	r.days, r.page = in.dayRange(), in.page("pay")
+	return r
+}
+
+// List payments.
+//
+// They are the attempts to pay orders of an account at its providers, newest first; `payout_id` says with what the
+// money was paid out. Business days as of `GET /orders`. A request has two seconds, waiting included, and a page
+// reads at most 10,000 rows.
+func (s *server) listPayments(
+	ctx context.Context, c *call, of owner, r *paymentQuery,
+) (_ *list[listedPayment], err error) {
+	filter, from := r.filter, s.store.within(ctx)
 	filter.owner = of
-	from := a.store.within(ctx)
-	if filter.ids, err = days.ids(from, "pay", c.oneOwner(of).account); err != nil {
+	if filter.ids, err = r.days.ids(from, "pay", c.oneOwner(of).account); err != nil {
 		return nil, err
 	}
-	return showRows(from.payments(filter, page.before, page.limit))
+	return showRows(from.payments(filter, r.page.before, r.page.limit))
 }
 
 // noticeRate is how many webhooks with a wrong signature an address may send a minute before it gets a 429.

@@ -11,12 +11,12 @@ import (
 // judged is a verdict in words: the state of the attempt with its reason, the states that its order enters, what is
 // asked of the provider, and what somebody is told.
 func judged(v verdict) string {
-	said := []string{v.payment.State}
+	said := []string{string(v.payment.State)}
 	if v.payment.Reason != nil {
 		said[0] += " (" + *v.payment.Reason + ")"
 	}
 	for _, m := range v.moves {
-		said = append(said, "order "+m.state)
+		said = append(said, "order "+string(m.state))
 	}
 	if v.next != nil && v.next.amount > 0 {
 		said = append(said, v.next.kind+" "+strconv.FormatInt(v.next.amount, 10))
@@ -45,7 +45,9 @@ func judgedFacts() *facts {
 }
 
 // is sets the states of the attempt and of the order.
-func (f *facts) is(attempt, order string) { f.payment.State, f.order.State = attempt, order }
+func (f *facts) is(attempt, order string) {
+	f.payment.State, f.order.State = paymentState(attempt), orderState(order)
+}
 
 // approves has the provider report what can be captured, was captured and was given back.
 func (f *facts) approves(authorized, captured, refunded int64) {
@@ -60,7 +62,7 @@ func (f *facts) ofTwint() { f.payment.Method = methodTwint }
 func (f *facts) paidBefore() {
 	f.is(paymentCaptured, orderPaid)
 	f.payment.CapturedAt = f.payment.CreatedAt
-	f.order.PaidAt, f.order.Method = f.payment.CreatedAt, &f.payment.Method
+	f.order.PaidAt, f.order.Method = f.payment.CreatedAt, new(orderMethod(f.payment.Method))
 }
 
 // deadBefore has the attempt be in review since the order was dead when its money was captured.
@@ -71,8 +73,9 @@ func (f *facts) deadBefore() {
 
 // givesBack adds a refund of ours, made a while ago.
 func (f *facts) givesBack(amount int64, state string, ago time.Duration) {
-	f.refunds = append(f.refunds, refund{ID: "ref_1", PaymentID: &f.payment.ID, Amount: amount, State: state,
-		Kind: refundAsked, Source: sourceOurs, CreatedAt: newStamp(f.now.Add(-ago))})
+	f.refunds = append(f.refunds, refund{ID: "ref_1", PaymentID: &f.payment.ID, Amount: amount,
+		State: refundState(state),
+		Kind:  refundAsked, Source: sourceOurs, CreatedAt: newStamp(f.now.Add(-ago))})
 	f.stored = slices.Clone(f.refunds)
 }
 
@@ -121,8 +124,9 @@ func TestPayment_isJudgedByItsFacts(t *testing.T) {
 		"asks for another currency": {func(f *facts) { f.report.currency = "EUR" },
 			"review (currency_differs), expire, told"},
 		"nothing is to be paid any more": {func(f *facts) { f.order.State = orderCancelled }, "pending, expire"},
-		"the order is to end":            {func(f *facts) { f.order.Closing = new(closingExpired) }, "pending, expire"},
-		"the account is closed":          {func(f *facts) { f.closed = true }, "pending, expire"},
+		"the order is to end": {func(f *facts) { f.order.Closing = new(orderClosing(closingExpired)) },
+			"pending, expire"},
+		"the account is closed": {func(f *facts) { f.closed = true }, "pending, expire"},
 		"can't be closed": {func(f *facts) { f.closed = true; f.refuses(opExpire) },
 			"review (operation_refused), told"},
 
@@ -135,7 +139,7 @@ func TestPayment_isJudgedByItsFacts(t *testing.T) {
 			f.approves(4200, 0, 0)
 		}, "authorized, order authorized"},
 		"authorised while the order was to end": {func(f *facts) {
-			f.order.Closing = new(closingExpired)
+			f.order.Closing = new(orderClosing(closingExpired))
 			f.approves(4200, 0, 0)
 		}, "authorized, order authorized"},
 		"authorised for a dead order": {func(f *facts) { f.is(paymentPending, orderExpired); f.approves(4200, 0, 0) },
@@ -185,7 +189,7 @@ func TestPayment_isJudgedByItsFacts(t *testing.T) {
 			"review (order_is_dead), told"},
 		"captured for an order that was paid in cash": {func(f *facts) {
 			f.is(paymentAuthorized, orderPaid)
-			f.order.Method = new(methodCash)
+			f.order.Method = new(orderMethod(methodCash))
 			f.approves(0, 4200, 0)
 		}, "review (order_is_paid), told"},
 		"charged": {func(f *facts) { f.ofTwint(); f.approves(0, 4200, 0) }, "captured, order authorized"},
@@ -255,15 +259,15 @@ func TestPayment_isJudgedByItsFacts(t *testing.T) {
 			"expired, order expired"},
 		"closed, so that the order expires": {func(f *facts) {
 			ended(f, phaseExpired, paymentPending, orderOpen)
-			f.order.Closing = new(closingExpired)
+			f.order.Closing = new(orderClosing(closingExpired))
 		}, "expired, order expired"},
 		"closed, so that the order is paid in cash": {func(f *facts) {
 			ended(f, phaseExpired, paymentPending, orderOpen)
-			f.order.Closing, f.order.OutsideMethod = new(closingPaid), new(methodCash)
+			f.order.Closing, f.order.OutsideMethod = new(orderClosing(closingPaid)), new(orderMethod(methodCash))
 		}, "expired, order paid"},
 		"closed, so that another method can pay": {func(f *facts) {
 			ended(f, phaseCancelled, paymentPending, orderOpen)
-			f.order.Closing = new(closingMethod)
+			f.order.Closing = new(orderClosing(closingMethod))
 		}, "cancelled, order open"},
 		"ended before": {func(f *facts) { ended(f, phaseExpired, paymentExpired, orderOpen) }, "expired"},
 	} {

@@ -30,9 +30,9 @@ var payingMethodList = []payingMethod{
 const cardReservation = 7 * 24 * time.Hour
 
 // findMethod returns the method with a name; the zero payingMethod for any other way of paying.
-func findMethod(name string) payingMethod {
+func findMethod[T ~string](name T) payingMethod {
 	for _, m := range payingMethodList {
-		if m.name == name {
+		if m.name == string(name) {
 			return m
 		}
 	}

@@ -169,7 +169,7 @@ func TestTwint_refundsStayAsTheyWereMadeWhateverHappensToOthers(t *testing.T) {
 		s.states(o.ID, want.order, want.attempt)
 		o, refunds := s.row(o.ID), []string{}
 		for _, f := range s.refundsOf(o.ID) {
-			failed := map[string]string{refundFailed: " failed"}[f.State]
+			failed := map[string]string{refundFailed: " failed"}[string(f.State)]
 			refunds = append(refunds, fmt.Sprint(f.Kind, " ", f.Amount, failed))
 		}
 		slices.Sort(refunds)

@@ -106,7 +106,7 @@ func (p *payments) round(ctx context.Context, id string) (again bool, err error)
 	if op != nil {
 		return p.resume(ctx, conn, pay, op)
 	}
-	report, err := p.providers[pay.Provider].look(ctx, conn, pay)
+	report, err := p.providers[string(pay.Provider)].look(ctx, conn, pay)
 	if err != nil {
 		return false, p.lookFailed(ctx, conn, pay, err)
 	}
@@ -204,14 +204,14 @@ func setConnectionRefused(t *tx, c *paymentConnection, refused bool) error {
 // noteBegun ends what was noted of refusals, if a provider has begun an attempt that was only created before.
 func (t *tx) noteBegun(before, now *payment) {
 	if before.State == paymentCreated && (now.live() && now.State != paymentCreated || now.Captured > 0) {
-		t.endRefusal(now.ConnectionID, now.Method)
+		t.endRefusal(now.ConnectionID, string(now.Method))
 	}
 }
 
 // noteRefusal notes that a provider has refused for good to begin an attempt, for a reason that is not its order's. An
 // order that is tried again counts once.
 func (s *settlement) noteRefusal(c *paymentConnection, failed *outboundError) {
-	t, r := s.t, paymentRefusal{ConnectionID: c.ID, Method: s.payment.Method, Since: s.t.now}
+	t, r := s.t, paymentRefusal{ConnectionID: c.ID, Method: string(s.payment.Method), Since: s.t.now}
 	noted, _ := t.paymentRefusals(c.ID) // rows that can't be read are written anew
 	for _, before := range noted {
 		if before.Method == r.Method {
@@ -287,7 +287,7 @@ func (p *payments) postpone(pay *payment, wait time.Duration) error {
 func (p *payments) resume(
 	ctx context.Context, conn *openConnection, pay *payment, op *paymentOperation,
 ) (again bool, err error) {
-	client := p.providers[pay.Provider]
+	client := p.providers[string(pay.Provider)]
 	old := p.now().Sub(op.CreatedAt.Time) > keysLast
 	if client.readsFirst() || old {
 		report, err := client.look(ctx, conn, pay)
@@ -335,7 +335,7 @@ func (r *paymentReport) shows(op *paymentOperation) bool {
 func (p *payments) send(
 	ctx context.Context, conn *openConnection, pay *payment, op *paymentOperation, call providerCall,
 ) (again bool, err error) {
-	sent, err := p.providers[pay.Provider].send(ctx, conn, op, call)
+	sent, err := p.providers[string(pay.Provider)].send(ctx, conn, op, call)
 	failed, _ := errors.AsType[*outboundError](err)
 	switch {
 	case failed == nil:
@@ -500,12 +500,12 @@ func (p *payments) begin(ctx context.Context, orderID, method, returnURL string)
 			return err
 		}
 		if live := begun.payment; live != nil {
-			if live.Method != method { // the live one is not closed for an unavailable method
+			if string(live.Method) != method { // the live one is not closed for an unavailable method
 				if _, err := p.connectionFor(t, o, method); err != nil {
 					return err
 				}
 			}
-			begun.closing = live.Method != method || o.Closing != nil
+			begun.closing = string(live.Method) != method || o.Closing != nil
 			p.closeForMethod(t, o, begun)
 			return nil
 		}
@@ -547,7 +547,7 @@ func (p *payments) closeForMethod(t *tx, o *order, begun *begunAttempt) {
 	if !begun.closing || o.Closing != nil {
 		return
 	}
-	o.Closing = new(closingMethod)
+	o.Closing = new(orderClosing(closingMethod))
 	t.saveAndLook(o, begun.payment.ID)
 }
 
@@ -560,8 +560,9 @@ func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *
 	if err != nil {
 		return err
 	}
-	pay := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: c.ID, Provider: c.Provider,
-		Method: method, State: paymentCreated, Amount: o.Total, Currency: o.Currency, Revision: 1, CreatedAt: t.now}
+	pay := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: c.ID,
+		Provider: providerName(c.Provider), Method: paymentMethod(method), State: paymentCreated,
+		Amount: o.Total, Currency: o.Currency, Revision: 1, CreatedAt: t.now}
 	pay.DueAt = fromNow(t.exact, pollDelay(0)+attemptLimit) // then the worker takes over, if this process has ended
 	t.addPayment(pay)
 	o.Attempts++

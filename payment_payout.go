@@ -36,8 +36,24 @@ const (
 	rowUnknown    = "unknown"    // of a kind that we do not know
 )
 
-// A ledgerRow is one movement of money in a provider's ledger. Amounts are in the minor unit, and negative for what was
-// taken; what remains of it is amount - fee - tax. Of rowFee all is fee or tax, and the amount is 0.
+// A payoutCategory is what a row of a payout is. `payment`: captured, or taken back of that. `refund`: given
+// back, or put back since that has failed. `dispute`: taken for a dispute, or put back. `fee`: kept by the
+// provider beside what it keeps of other rows. `reserve`: withheld, or returned of that. `returned`: an earlier
+// payout that did not arrive. `correction`: by the provider or the account there. `unknown`: of a kind that this
+// service does not know.
+type payoutCategory string
+
+// A payoutMethod is how what is in a payout was paid; `null`: it is of no payment of the account's.
+type payoutMethod string
+
+var (
+	_ = declareWords[payoutCategory](rowPayment, rowRefund, rowDispute, rowFee, rowReserve, rowReturned, rowCorrection,
+		rowUnknown)
+	_ = declareWords[payoutMethod](methodCard, methodMobile, methodTwint)
+)
+
+// A ledgerRow is one movement of money in a provider's ledger. Amounts are in the minor unit, and negative for what
+// was taken; what remains of it is amount - fee - tax. Of rowFee all is fee or tax, and the amount is 0.
 type ledgerRow struct {
 	id       string // unique in its payout
 	category string // rowPayment, …

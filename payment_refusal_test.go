@@ -148,7 +148,8 @@ func TestRefusals_ofAnEveningAreToldOnceAndEndWithASession(t *testing.T) {
 	})
 }
 
-// TestRefusals_leaveAMethodOutForFiveMinutesFromTheLast has guests whose page is older press a button that others lack.
+// TestRefusals_leaveAMethodOutForFiveMinutesFromTheLast has guests whose page is older press a button that others
+// lack.
 func TestRefusals_leaveAMethodOutForFiveMinutesFromTheLast(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {

@@ -37,7 +37,7 @@ type verdict struct {
 
 // An orderMove is a state that an order is to enter.
 type orderMove struct {
-	state string
+	state orderState
 	with  stateEntry
 }
 
@@ -70,8 +70,9 @@ func judge(f *facts) verdict {
 	return v
 }
 
-// attempt returns the attempt as its state by the report makes it, and the reason for which somebody has to look at it.
-func (f *facts) attempt(state, reason string) payment {
+// attempt returns the attempt as its state by the report makes it, and the reason for which somebody has to look at
+// it.
+func (f *facts) attempt(state paymentState, reason string) payment {
 	p, now := *f.payment, newStamp(f.now)
 	if f.approved() && p.Captured > 0 && (p.CapturedAt.IsZero() || f.paysNow()) {
 		p.CapturedAt = f.capturedAt()
@@ -96,12 +97,12 @@ func (f *facts) attempt(state, reason string) payment {
 }
 
 // endStates are the states in which nothing was paid by an attempt and nothing will be, by what a provider reports.
-var endStates = map[paymentPhase]string{
+var endStates = map[paymentPhase]paymentState{
 	phaseCancelled: paymentCancelled, phaseExpired: paymentExpired, phaseFailed: paymentFailed,
 }
 
 // isEnd reports whether a state of an attempt is one of endStates.
-func isEnd(state string) bool {
+func isEnd(state paymentState) bool {
 	return state == paymentCancelled || state == paymentExpired || state == paymentFailed
 }
 
@@ -110,7 +111,7 @@ func isEnd(state string) bool {
 const unknownFor = 30 * time.Minute
 
 // reported returns the state that the provider's report gives the attempt, if nobody has to look at it.
-func (f *facts) reported() string {
+func (f *facts) reported() paymentState {
 	p, r := f.payment, f.report
 	switch {
 	case r == nil:
@@ -141,7 +142,7 @@ func (f *facts) reported() string {
 func (f *facts) approved() bool { return f.report != nil && f.report.phase == phaseApproved }
 
 // moves returns what becomes of the order if the provider's report gives the attempt a state.
-func (f *facts) moves(state string) []orderMove {
+func (f *facts) moves(state paymentState) []orderMove {
 	o, p := f.order, f.payment
 	switch {
 	case isEnd(state) && state != p.State:
@@ -157,7 +158,7 @@ func (f *facts) moves(state string) []orderMove {
 }
 
 // movesAtEnd returns what becomes of the order if the attempt ends by which it was to be paid.
-func (f *facts) movesAtEnd(state string) []orderMove {
+func (f *facts) movesAtEnd(state paymentState) []orderMove {
 	o := f.order
 	closing := valueOr(o.Closing, "")
 	switch {
@@ -178,8 +179,8 @@ func (f *facts) movesAtEnd(state string) []orderMove {
 	return nil
 }
 
-// paysNow reports whether the order is paid with what the attempt has captured: its total, or as much more as was given
-// back of it. An order that is captured by being paid waits to be accepted instead.
+// paysNow reports whether the order is paid with what the attempt has captured: its total, or as much more as was
+// given back of it. An order that is captured by being paid waits to be accepted instead.
 func (f *facts) paysNow() bool {
 	o, p := f.order, f.payment
 	whole := p.Captured-p.Refunded == o.Total || p.Captured == o.Total && p.CapturedAt.IsZero()
@@ -193,7 +194,7 @@ func (f *facts) movesByCapture() (moves []orderMove) {
 	switch {
 	case f.paysNow():
 		pays := f.move(orderPaid)
-		pays.with.method, pays.with.paymentID, pays.with.paidAt = p.Method, &p.ID, f.capturedAt()
+		pays.with.method, pays.with.paymentID, pays.with.paidAt = orderMethod(p.Method), &p.ID, f.capturedAt()
 		return []orderMove{pays}
 	case o.State == orderOpen && !f.closed && f.asksOther() == "":
 		moves = []orderMove{f.authorizes()}
@@ -207,7 +208,7 @@ func (f *facts) movesByCapture() (moves []orderMove) {
 }
 
 // move returns the move of the order to a state because of the attempt. more are further data of the event.
-func (f *facts) move(state string, more ...string) orderMove {
+func (f *facts) move(state orderState, more ...string) orderMove {
 	return orderMove{state, stateEntry{actor: actorProvider,
 		data: append([]string{"payment_id", f.payment.ID}, more...)}}
 }
@@ -221,7 +222,7 @@ func (f *facts) authorizes() orderMove {
 	} else if lapses.IsZero() {
 		lapses = newStamp(f.now).after(f.reserves)
 	}
-	m.with.method, m.with.paymentID = p.Method, &p.ID
+	m.with.method, m.with.paymentID = orderMethod(p.Method), &p.ID
 	m.with.acceptBy = acceptDeadline(newStamp(f.now), f.order, f.accepts, lapses)
 	return m
 }
@@ -344,7 +345,7 @@ func (f *facts) toCapture() bool {
 
 // operation returns what is to be asked of the provider; behind as in verdict. state is that of the attempt by the
 // provider's report, reason is why somebody has to look at it.
-func (f *facts) operation(state, reason string) (next *plannedOperation, behind bool) {
+func (f *facts) operation(state paymentState, reason string) (next *plannedOperation, behind bool) {
 	o, p := f.order, f.payment
 	switch {
 	case f.report == nil:
@@ -420,7 +421,7 @@ func (p *payments) loadSettlement(t *tx, paymentID string) (s *settlement, err e
 	}
 	settings, err := t.settings(s.order.AccountID)
 	s.closed, s.accepts = !a.ClosedAt.IsZero(), settings.AcceptWithin
-	s.reserves = p.providers[s.payment.Provider].reserves(s.payment.Currency)
+	s.reserves = p.providers[string(s.payment.Provider)].reserves(s.payment.Currency)
 	return s, err
 }
 
@@ -562,7 +563,7 @@ func (s *settlement) adoptDisputes(reports []disputeReport) {
 		open, taking = open || d.State == disputeOpen, taking || d.State != disputeInquiry
 	}
 	if open {
-		s.order.Dispute = new(disputeOpen)
+		s.order.Dispute = new(orderDispute(disputeOpen))
 	} else if !taking {
 		s.order.Dispute = nil // before version 9 an inquiry counted as a dispute
 	}
@@ -608,8 +609,8 @@ func (d *dispute) adopt(told disputeReport, now stamp) bool {
 	return true
 }
 
-// awaited reports whether there will be news of the dispute: it is not decided, or was won, and nothing of its money is
-// back.
+// awaited reports whether there will be news of the dispute: it is not decided, or was won, and nothing of its money
+// is back.
 func (d *dispute) awaited() bool {
 	return d.ClosedAt.IsZero() || d.State == disputeWon && d.Taken >= max(d.Amount, 1)
 }
@@ -619,10 +620,10 @@ func (s *settlement) tellDispute(d *dispute) {
 	s.t.saveDispute(d)
 	kind := eventOrderInquiry
 	if d.State != disputeInquiry {
-		kind, s.order.Dispute = eventOrderDisputed, new(d.State)
+		kind, s.order.Dispute = eventOrderDisputed, new(orderDispute(d.State))
 	}
 	data := []string{"amount", strconv.FormatInt(d.Amount, 10), "currency", s.order.Currency, "dispute_id", d.ID,
-		"state", d.State, "taken", strconv.FormatInt(d.Taken, 10)}
+		"state", string(d.State), "taken", strconv.FormatInt(d.Taken, 10)}
 	if !d.EvidenceBy.IsZero() {
 		data = append(data, "evidence_by", d.EvidenceBy.String())
 	}
@@ -632,8 +633,9 @@ func (s *settlement) tellDispute(d *dispute) {
 	s.addOrderEvent(kind, data...)
 }
 
-// adoptResult adopts what has become of an operation; failed is nil if the provider has carried it out. An attempt or a
-// refund that is refused has failed. What follows for captures and cancellations, the provider's next report decides.
+// adoptResult adopts what has become of an operation; failed is nil if the provider has carried it out. An attempt
+// or a refund that is refused has failed. What follows for captures and cancellations, the provider's next report
+// decides.
 func (s *settlement) adoptResult(op *paymentOperation, sent sentOperation, failed *outboundError) {
 	op.Error = nil
 	if failed != nil {
@@ -714,7 +716,7 @@ func (p *payments) addOperation(
 	if next.refund != nil {
 		op.RefundID = &next.refund.ID
 	}
-	call := p.providers[pay.Provider].call(op, pay, o, returnURL)
+	call := p.providers[string(pay.Provider)].call(op, pay, o, returnURL)
 	op.Sealed = p.keys().sealFor(sealedOperation, op.ID, encodeJSON(call))
 	t.addOperation(op)
 	return op, &call
@@ -738,9 +740,9 @@ const (
 	weeklyLookFor  = 180 * 24 * time.Hour // after the money was captured; after that only if somebody says why
 )
 
-// dueAt returns when the provider is to be asked about the attempt next, after a look at now; zero: only once there is
-// a reason, such as a row of a payout that does not match it. Of a dispute it is asked until that is over, since a bank
-// may take longer than any number of days.
+// dueAt returns when the provider is to be asked about the attempt next, after a look at now; zero: only once there
+// is a reason, such as a row of a payout that does not match it. Of a dispute it is asked until that is over, since
+// a bank may take longer than any number of days.
 func (v *verdict) dueAt(now time.Time) stamp {
 	p := &v.payment
 	pending, hourly := false, fromNow(now, authorizedLook)
@@ -755,7 +757,7 @@ func (v *verdict) dueAt(now time.Time) stamp {
 			}
 		}
 	}
-	disputed := providerOf(p.Provider).disputes && slices.ContainsFunc(v.money.disputes, func(d dispute) bool {
+	disputed := providerOf(string(p.Provider)).disputes && slices.ContainsFunc(v.money.disputes, func(d dispute) bool {
 		return d.PaymentID == p.ID && d.awaited()
 	})
 	age := now.Sub(p.CapturedAt.Time)

@@ -152,20 +152,22 @@ func (q *queries) hasDenied(connectionID string) (waits bool, err error) {
 		WHERE q.state = 'pending' AND q.error = ? AND p.connection_id = ?)`, reasonDenied, connectionID)
 }
 
-// A dispute is a payment that the guest has disputed with the bank.
+// A dispute is a payment that the guest disputes with the bank.
 type dispute struct {
-	PaymentID string  `json:"payment_id"`
-	ID        string  `json:"id"` // the provider's
-	OrderID   string  `json:"order_id"`
-	Amount    int64   `json:"amount"`
-	State     string  `json:"state"`  // inquiry, open, won or lost
-	Reason    *string `json:"reason"` // as the provider names it
-	OpenedAt  stamp   `json:"opened_at"`
-	ClosedAt  stamp   `json:"closed_at"`
+	PaymentID string       `json:"payment_id" is:"pay"` // The attempt.
+	ID        string       `json:"id"`                  // The provider's id of it.
+	OrderID   string       `json:"order_id" is:"ord"`   // The order.
+	Amount    int64        `json:"amount"`              // How much is in dispute.
+	State     disputeState `json:"state"`               // How it stands.
+	Reason    *string      `json:"reason"`              // As the provider names it, or null: it does not say.
+	OpenedAt  stamp        `json:"opened_at"`           // When it was opened; of one that took money, when it did.
+	ClosedAt  stamp        `json:"closed_at"`           // When it was decided, or null: it is not.
 
-	Taken      int64 `json:"taken"`       // from the account's balance, less what was put back
+	// How much the provider has taken for it from the account's balance and not put back, without its fee. That is
+	// what revenue counts.
+	Taken      int64 `json:"taken"`
 	MovedAt    stamp `json:"-"`           // when that changed last, as the provider says; else when it was seen first
-	EvidenceBy stamp `json:"evidence_by"` // until when it can be answered
+	EvidenceBy stamp `json:"evidence_by"` // Until when it can be answered at the provider, or null: it can't.
 }
 
 // disputesOf returns the disputes of an order, oldest first.
@@ -254,9 +256,8 @@ func (t *tx) lookAtConnection(id string) {
 	t.look(`+connection_id = ? AND due_at <= ?`, id, t.now.after(keyWait))
 }
 
-// waitingConnections returns the ids of the removed connections whose keys attempts still need: those that are live, or
-// due within keyWait, as are those with a refund that hangs. It reads maxCounted
-// of each.
+// waitingConnections returns the ids of the removed connections whose keys attempts still need: those that are live,
+// or due within keyWait, as are those with a refund that hangs. It reads maxCounted of each.
 func (q *queries) waitingConnections(now time.Time) ([]string, error) {
 	return collect(q, stillNeeded, []any{newStamp(now), newStamp(now.Add(keyWait)), maxCounted},
 		func(id *string) []any { return []any{id} })
@@ -436,27 +437,31 @@ func (q *queries) unaccountedPayments(now time.Time, limit int) (all []unaccount
 	return all, err
 }
 
-// A listedPayment is an attempt as lists of an account's payments have it, for reconciling what a provider pays out.
+// A listedPayment is an attempt to pay an order of an account, for reconciling what a provider pays out.
 type listedPayment struct {
-	ID           string   `json:"id"`
-	OrderID      string   `json:"order_id"`
-	Reference    *string  `json:"reference"` // of the order
-	AccountID    string   `json:"account_id"`
-	Provider     string   `json:"provider"`
-	ConnectionID string   `json:"connection_id"`
-	Test         bool     `json:"test"` // with test keys
-	Method       string   `json:"method"`
-	State        string   `json:"state"`
-	Reason       *string  `json:"reason"`
-	Currency     string   `json:"currency"`
-	Amount       int64    `json:"amount"`
-	Captured     int64    `json:"captured"`
-	Refunded     int64    `json:"refunded"`
-	IntentID     *string  `json:"intent_id"`  // Stripe's PaymentIntent, Vipps' pspReference
-	RefundIDs    codeList `json:"refund_ids"` // the provider's, of refunds that did not fail
-	CreatedAt    stamp    `json:"created_at"`
-	CapturedAt   stamp    `json:"captured_at"`
-	PayoutID     *string  `json:"payout_id"` // nil: its money is in none yet
+	ID           string        `json:"id" is:"pay"`            // The id of the attempt.
+	OrderID      string        `json:"order_id" is:"ord"`      // The order.
+	Reference    *string       `json:"reference"`              // The caller's number for the order, or null: none.
+	AccountID    string        `json:"account_id" is:"acct"`   // The account that owns it.
+	Provider     providerName  `json:"provider"`               // Who takes the money.
+	ConnectionID string        `json:"connection_id" is:"con"` // The connection with the provider.
+	Test         bool          `json:"test"`                   // With test keys, so no money moved.
+	Method       paymentMethod `json:"method"`                 // How it is paid.
+	State        paymentState  `json:"state"`                  // How far it is.
+	Reason       *string       `json:"reason"`                 // Why it failed, or is in review, or null: neither.
+	Currency     string        `json:"currency"`               // The currency of its amounts.
+	Amount       int64         `json:"amount"`                 // What the guest was asked for.
+	Captured     int64         `json:"captured"`               // What the provider says was captured.
+	Refunded     int64         `json:"refunded"`               // What the provider says was given back.
+
+	// The provider's id of it: Stripe's PaymentIntent, Vipps' pspReference, or null: it is not known yet.
+	IntentID  *string  `json:"intent_id"`
+	RefundIDs codeList `json:"refund_ids"` // The provider's ids of its refunds that did not fail.
+	CreatedAt stamp    `json:"created_at"` // When it began.
+
+	// When its money was captured, as the provider says; or was seen to be, if it does not say; or null: it was not.
+	CapturedAt stamp   `json:"captured_at"`
+	PayoutID   *string `json:"payout_id" is:"pot"` // The payout that has what was captured, or null: none is known yet.
 }
 
 // listedPaymentTable describes payments with their orders, refunds and connections.

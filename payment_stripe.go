@@ -163,7 +163,7 @@ func stripeSessionForm(op *paymentOperation, p *payment, o *order, returnURL str
 	form := url.Values{}
 	for name, value := range map[string]string{
 		"mode":                                          "payment",
-		"payment_method_types[0]":                       p.Method,
+		"payment_method_types[0]":                       string(p.Method),
 		"line_items[0][quantity]":                       "1",
 		"line_items[0][price_data][currency]":           strings.ToLower(p.Currency),
 		"line_items[0][price_data][unit_amount]":        strconv.FormatInt(op.Amount, 10),

@@ -119,8 +119,8 @@ func (s *stripeProvider) look(ctx context.Context, c *openConnection, p *payment
 	return report, nil
 }
 
-// readSession reads a session with its intent, the intent's latest charge and, if moved is true, what that has moved of
-// the balance: nothing else tells when a card was captured. A key that may not read this gets the rest.
+// readSession reads a session with its intent, the intent's latest charge and, if moved is true, what that has moved
+// of the balance: nothing else tells when a card was captured. A key that may not read this gets the rest.
 func (s *stripeProvider) readSession(
 	ctx context.Context, c *openConnection, id string, moved bool,
 ) (session *stripeSession, err error) {
@@ -375,7 +375,7 @@ type stripeDispute struct {
 
 // stripeDisputeStates maps Stripe's names for the states of disputes to ours. A warning is an inquiry, which may
 // become a dispute; one that was prevented has cost nothing.
-var stripeDisputeStates = map[string]string{
+var stripeDisputeStates = map[string]disputeState{
 	"warning_needs_response": disputeInquiry, "warning_under_review": disputeInquiry,
 	"warning_closed": disputeInquiry, "needs_response": disputeOpen, "under_review": disputeOpen,
 	"prevented": disputeWon, "won": disputeWon, "lost": disputeLost,

@@ -136,7 +136,7 @@ func (s *shop) survives(kind string, fault providerFault) {
 func (s *shop) await(orderID, order, attempt string) *payment {
 	s.t.Helper()
 	for range 3600 {
-		if o := s.row(orderID); o.State == order && s.attempt(orderID).State == attempt {
+		if o := s.row(orderID); string(o.State) == order && string(s.attempt(orderID).State) == attempt {
 			return s.attempt(orderID)
 		}
 		time.Sleep(time.Second)

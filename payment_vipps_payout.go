@@ -22,8 +22,8 @@ const (
 	maxVippsCursor = 1000    // characters
 	maxVippsName   = 100     // characters of what an entry is known by
 
-	// How long after midnight UTC a ledger's date is over. It ends at midnight where the sales unit is, or by agreement
-	// some hours later, such as at 04:00. Until then Vipps only answers that it is too early.
+	// How long after midnight UTC a ledger's date is over. It ends at midnight where the sales unit is, or by
+	// agreement some hours later, such as at 04:00. Until then Vipps only answers that it is too early.
 	vippsDateEnds = 6 * time.Hour
 )
 
@@ -159,8 +159,8 @@ const (
 	vippsAborted   = "payout-aborted"
 )
 
-// row returns what an entry of a date says, and false for one that can't be right. Its id has the time, since a capture
-// may be disputed, and put back, more than once.
+// row returns what an entry of a date says, and false for one that can't be right. Its id has the time, since a
+// capture may be disputed, and put back, more than once.
 func (e *vippsEntry) row(date string) (r ledgerRow, ok bool) {
 	if !isVippsCode(e.Type) || len(e.PSPReference) > maxVippsName ||
 		strings.IndexFunc(e.PSPReference, isNotVisible) >= 0 || len(e.Currency) != 3 ||

@@ -25,13 +25,16 @@ var (
 	payoutProblems problemTable
 
 	codePayoutNotFound = payoutProblems.add(404, "payout_not_found", "Payout not found",
-		"There is no payout with this id.")
+		"There is no payout with this id.",
+		"List the payouts of the account.")
 	codePayoutState = payoutProblems.add(409, "payout_state", "Not in this state",
-		"Only a payout that was read can be compared with the bank.")
+		"The state of the payout does not allow this.",
+		"Read the payout: what is in it has to be read first, and only one that is right can be confirmed.")
 
 	errPayout      = &refusal{code: codePayoutNotFound}
-	errPayoutState = &refusal{code: codePayoutState}
-	errUnread      = &refusal{code: codePayoutState, detail: "What is in the payout was not read yet."}
+	errPayoutState = &refusal{code: codePayoutState,
+		detail: "Only a payout that was read can be compared with the bank."}
+	errUnread = &refusal{code: codePayoutState, detail: "What is in the payout was not read yet."}
 
 	payoutEvents = eventTable{scope: scopeRevenue}
 
@@ -48,6 +51,15 @@ const (
 	payoutOpaque   = "opaque"   // the provider does not tell what is in it
 )
 
+// A payoutState is how far a payout is. `expected`: what is in it is not complete yet. `reading`: that is being
+// read. `ready`: it was read, and at Vipps that is all that is ever known. `paid`, `failed`, `canceled`: as the
+// provider says; a payout that was `paid` can be `failed` days later. `opaque`: the provider does not tell what
+// is in it.
+type payoutState string
+
+var _ = declareWords[payoutState](payoutExpected, payoutReading, payoutReady, payoutPaid, payoutFailed, payoutCanceled,
+	payoutOpaque)
+
 // Why a payout is not booked.
 const (
 	heldOpaque      = "opaque"          // somebody has asked for it, so the provider does not tell what is in it
@@ -59,6 +71,18 @@ const (
 	heldConverted   = "currency"       // it has payments in another currency
 	heldUnconfirmed = "unconfirmed"    // nobody has compared a payout of its connection with the bank
 )
+
+// A payoutReason is why a payout is not booked; `null`: it can be. `opaque`: somebody has asked for this payout,
+// so the provider does not tell what is in it: nothing is booked. `does_not_add_up`: what the provider lists in
+// it is not its amount. `unknown_category`: it has a row of a kind that this service does not know. `correction`:
+// it has a correction or a top-up, which belongs to no payment. `foreign_items`: it has money of payments that
+// are not the account's here. `shared_account`: all of these are of other accounts of this service that use the
+// same account at the provider: have one there for each set of books. `currency`: it has payments in another
+// currency, and nothing is converted. `unconfirmed`: no payout of its connection was compared with the bank yet.
+type payoutReason string
+
+var _ = declareWords[payoutReason](heldOpaque, heldDiffers, heldUnknownRow, heldCorrection, heldForeign, heldShared,
+	heldConverted, heldUnconfirmed)
 
 // A payoutHold says why a payout is not booked.
 type payoutHold struct{ reason, text string }
@@ -77,41 +101,46 @@ var payoutHolds = []payoutHold{
 		"have the operator confirm one that is right."},
 }
 
-// A payout is what a provider pays out at once, or takes. Amounts are in the minor unit.
+// A payout is what a payment provider pays out at once, or takes.
 type payout struct {
-	ID           string        `json:"id"`
-	AccountID    string        `json:"account_id"`
-	ConnectionID string        `json:"connection_id"` // by which it is read
-	Provider     string        `json:"provider"`
-	ProviderID   *string       `json:"provider_id"` // nil: it is not scheduled yet
-	State        string        `json:"state"`
-	Reason       *string       `json:"reason"` // of payoutHolds; nil: it can be booked
-	Amount       int64         `json:"amount"`
-	Currency     string        `json:"currency"`
-	ArrivalDate  *businessDate `json:"arrival_date"` // nil: it is not scheduled yet
-	Automatic    bool          `json:"automatic"`
-	Method       string        `json:"method"` // standard, instant, or "" where the provider does not say
-	Status       string        `json:"status"` // the provider's own word
-	Fee          int64         `json:"fee"`    // of all that is in it
-	Tax          int64         `json:"tax"`    // on fees
-	Items        int64         `json:"items"`  // how many rows it has
-	Cursor       string        `json:"-"`      // how far these were read
-	CreatedAt    stamp         `json:"created_at"`
-	ReadAt       stamp         `json:"read_at"`  // zero: what is in it was not read yet
-	EndedAt      stamp         `json:"ended_at"` // when it was seen to be failed or canceled
-	ConfirmedAt  stamp         `json:"confirmed_at"`
-	Live         bool          `json:"live"` // no column: with live keys
+	ID           string       `json:"id" is:"pot"`            // The id of the payout.
+	AccountID    string       `json:"account_id" is:"acct"`   // The account that gets it.
+	ConnectionID string       `json:"connection_id" is:"con"` // The connection with the provider by which it is read.
+	Provider     providerName `json:"provider"`               // Who pays it out.
+
+	// The provider's id of it: Stripe's payout, Vipps' `pspReference`, or null: it is not scheduled yet.
+	ProviderID *string       `json:"provider_id"`
+	State      payoutState   `json:"state"`            // How far it is.
+	Reason     *payoutReason `json:"reason"`           // Why it is not booked, or null: it can be.
+	Amount     int64         `json:"amount" least:"-"` // What arrives, in the minor unit; negative: it is taken.
+	Currency   string        `json:"currency"`         // The currency of its amounts.
+
+	// When it arrives, as the provider says, at Vipps the date of the ledger, or null: it is not scheduled yet.
+	ArrivalDate *businessDate `json:"arrival_date" is:"date"`
+	Automatic   bool          `json:"automatic"`     // `false`: somebody has asked for it, so it is `opaque`.
+	Method      string        `json:"method"`        // `standard` or `instant`; empty: the provider does not say.
+	Status      string        `json:"status"`        // The provider's own word for its state.
+	Fee         int64         `json:"fee" least:"-"` // What the provider keeps of all that is in it, without tax.
+	Tax         int64         `json:"tax" least:"-"` // The tax on fees, as far as the provider lists it.
+	Items       int64         `json:"items"`         // How many rows it has.
+	Cursor      string        `json:"-"`             // how far these were read
+	CreatedAt   stamp         `json:"created_at"`    // When it was seen first.
+	ReadAt      stamp         `json:"read_at"`       // When what is in it was read, or null: not yet.
+	EndedAt     stamp         `json:"ended_at"`      // When it was seen to be failed or canceled, or null: it was not.
+	ConfirmedAt stamp         `json:"confirmed_at"`  // When it was compared with the bank, or null: it was not.
+
+	Live bool `json:"live"` // With live keys; else no money moves.
 }
 
-// A payoutSum is the sum of the rows of a payout of one category and method.
+// A payoutSum is what is in a payout of one category and way of paying.
 type payoutSum struct {
-	Category string  `json:"category"` // rowPayment, …
-	Method   *string `json:"method"`   // nil: of no payment
-	Items    int64   `json:"items"`
-	Amount   int64   `json:"amount"`
-	Fee      int64   `json:"fee"`
-	Tax      int64   `json:"tax"`
-	Net      int64   `json:"net"`
+	Category payoutCategory `json:"category"`         // What the rows are.
+	Method   *payoutMethod  `json:"method"`           // How it was paid, or null: it is of no payment.
+	Items    int64          `json:"items" least:"1"`  // How many rows.
+	Amount   int64          `json:"amount" least:"-"` // In the minor unit; negative: it was taken.
+	Fee      int64          `json:"fee" least:"-"`    // What the provider keeps of it, without tax.
+	Tax      int64          `json:"tax" least:"-"`    // The tax on the fee.
+	Net      int64          `json:"net" least:"-"`    // What remains: `amount` less `fee` and `tax`.
 
 	foreign   int64 // of Items, those that should be of a payment of the account's, and are not; without shared
 	shared    int64 // of Items, those of payments of other accounts here that use the same one at the provider
@@ -133,7 +162,7 @@ func totalOf(sums []payoutSum) (total payoutSum) {
 func (s *payoutSum) isDispute() bool { return s.Category == rowDispute }
 
 // methods are the ways of paying that its provider has.
-func (p *payout) methods() []string { return providerOf(p.Provider).methods }
+func (p *payout) methods() []string { return providerOf(string(p.Provider)).methods }
 
 // ended reports whether the payout did not arrive. It stays so, whatever its provider says later.
 func (p *payout) ended() bool { return !p.EndedAt.IsZero() }
@@ -167,14 +196,14 @@ func (p *payout) adopt(told *payoutReport, now stamp) {
 		p.EndedAt = now
 	}
 	if p.settle(told.complete); !p.Automatic {
-		p.Reason = new(heldOpaque)
+		p.Reason = new(payoutReason(heldOpaque))
 	}
 }
 
 // judge returns why a payout that was read is not booked, given the sums of its rows; "": it can be. confirmed says
 // whether a payout of its connection was compared with the bank, or need not be.
 func (p *payout) judge(sums []payoutSum, confirmed bool) string {
-	total, has := totalOf(sums), map[string]bool{}
+	total, has := totalOf(sums), map[payoutCategory]bool{}
 	for _, s := range sums {
 		has[s.Category] = true
 	}
@@ -191,8 +220,9 @@ func (p *payout) judge(sums []payoutSum, confirmed bool) string {
 func (p *payout) save(t *tx, before *payout) {
 	t.savePayout(p)
 	tell := func(kind eventType) {
-		data := []string{"provider", p.Provider, "connection_id", p.ConnectionID, "currency", p.Currency,
-			"arrival_date", valueOr(p.ArrivalDate, ""), "state", p.State, "reason", valueOr(p.Reason, "")}
+		data := []string{"provider", string(p.Provider), "connection_id", p.ConnectionID, "currency", p.Currency,
+			"arrival_date", valueOr(p.ArrivalDate, ""), "state", string(p.State),
+			"reason", string(valueOr(p.Reason, ""))}
 		t.addEvent(event{Type: kind, AccountID: p.AccountID, SubjectID: p.ID, Actor: actorProvider,
 			Data: eventData(data...)})
 	}

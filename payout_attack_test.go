@@ -343,7 +343,7 @@ func TestPayout_ledgerOfVippsTellsOfDisputes(t *testing.T) {
 		is := func(state string, taken int64, revenue string) {
 			t.Helper()
 			k.hasRows(1, "disputes WHERE state = ? AND taken = ?", state, taken)
-			equal(t, "the order", valueOr(k.service.row(order).Dispute, ""), state)
+			equal(t, "the order", valueOr(k.service.row(order).Dispute, ""), orderDispute(state))
 			p, err := k.store.payment(paid)
 			if k.check(err); p.State != paymentCaptured || p.Captured-p.Refunded != 1000 {
 				t.Errorf("the attempt is %s, captured %d, refunded %d", p.State, p.Captured, p.Refunded)

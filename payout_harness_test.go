@@ -37,8 +37,8 @@ const (
 	tillCash    = "1910"
 )
 
-// A payoutFake is what a provider pays out: payouts that are told of, with rows that are read by page, or a ledger that
-// schedules payouts itself.
+// A payoutFake is what a provider pays out: payouts that are told of, with rows that are read by page, or a ledger
+// that schedules payouts itself.
 type payoutFake struct {
 	provider // what else it is asked, which nobody asks here
 
@@ -202,10 +202,10 @@ func tillMapping(transfer, alone bool) *bookMapping {
 		{Kind: ruleSales, VATRate: ptr(int64(1200)), Account: "3002", Tax: ptr("2621")},
 		{Kind: ruleTip, Account: "2890"},
 		{Kind: ruleDispute, Account: "6352"},
-		{Kind: rulePayment, Method: ptr(methodCard), Account: tillCard},
-		{Kind: rulePayment, Method: ptr(methodTwint), Account: tillCard},
-		{Kind: rulePayment, Method: ptr(methodMobile), Account: tillCard},
-		{Kind: rulePayment, Method: ptr(methodCash), Account: tillCash},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodCard), Account: tillCard},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodTwint), Account: tillCard},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodMobile), Account: tillCard},
+		{Kind: rulePayment, Method: ptr[bookPayMethod](methodCash), Account: tillCash},
 		{Kind: ruleFee, Account: tillFee},
 		{Kind: ruleFeeTax, Account: tillTax},
 		{Kind: ruleDisputeFee, Account: tillDispute},
@@ -259,7 +259,8 @@ func (k *till) sell(method string, amount, fee int64) ledgerRow {
 	k.t.Helper()
 	o := &order{AccountID: k.account, Currency: "SEK", ReturnURL: siteOrigin,
 		Lines: []orderLine{{Name: "Menu", Quantity: 1, UnitAmount: amount, VATRate: 1200, Group: "food"}}}
-	p := &payment{AccountID: k.account, ConnectionID: k.connection, Provider: k.provider, Method: method,
+	p := &payment{AccountID: k.account, ConnectionID: k.connection,
+		Provider: providerName(k.provider), Method: paymentMethod(method),
 		State: paymentCaptured, Amount: amount, Captured: amount, Currency: o.Currency, IntentID: new(k.id("pi")),
 		Revision: 2}
 	k.change(func(t *tx) error {
@@ -269,7 +270,7 @@ func (k *till) sell(method string, amount, fee int64) ledgerRow {
 		p.ID, p.OrderID, p.CreatedAt, p.AuthorizedAt, p.CapturedAt = t.newID("pay"), o.ID, t.now, t.now, t.now
 		paymentTable.insert(t, p)
 		o.PaymentID, o.Attempts, o.AuthorizedAt, o.AcceptedAt = &p.ID, 1, t.now, t.now
-		return markPaid(t, o, method, t.now, actorCommand)
+		return markPaid(t, o, orderMethod(method), t.now, actorCommand)
 	})
 	return k.row(rowPayment, amount, fee, func(r *ledgerRow) {
 		r.intentID, r.paymentID, r.source = *p.IntentID, p.ID, *p.IntentID
@@ -303,7 +304,7 @@ func (k *till) refund(of ledgerRow, amount int64) ledgerRow {
 	id, paymentID := k.orderOf(of)
 	source := k.id("re")
 	k.change(func(t *tx) error {
-		if err := givesBack(t, id, refundWish{amount: &amount}); err != nil {
+		if err := givesBack(t, id, newRefund{amount: &amount}); err != nil {
 			return err
 		}
 		_, err := t.try(`UPDATE refunds SET provider_id = ? WHERE order_id = ? AND provider_id IS NULL`, source, id)
@@ -314,8 +315,8 @@ func (k *till) refund(of ledgerRow, amount int64) ledgerRow {
 	})
 }
 
-// dispute has a bank take an amount of what a row has captured, or with less than 0 put it back, and returns the row of
-// that. At Vipps only the row tells.
+// dispute has a bank take an amount of what a row has captured, or with less than 0 put it back, and returns the row
+// of that. At Vipps only the row tells.
 func (k *till) dispute(of ledgerRow, amount, fee int64) ledgerRow {
 	k.t.Helper()
 	id, paymentID := k.orderOf(of)
@@ -417,14 +418,14 @@ func (k *till) payout(p payoutReport) *payout {
 func (k *till) is(p payoutReport, state string, reason ...string) *payout {
 	k.t.Helper()
 	row, want := k.payout(p), strings.Join(reason, "")
-	if row.State != state || valueOr(row.Reason, "") != want {
+	if string(row.State) != state || string(valueOr(row.Reason, "")) != want {
 		k.t.Fatalf("the payout is %s %q, want %s %q", row.State, valueOr(row.Reason, ""), state, want)
 	}
 	return row
 }
 
 // exports returns the exports of a part of a payout, oldest first.
-func (k *till) exports(p payoutReport, part string) []bookExport {
+func (k *till) exports(p payoutReport, part bookPart) []bookExport {
 	k.t.Helper()
 	all, err := exportTable.all(k.store.queries, `WHERE x.payout_id = ? AND x.part = ? ORDER BY x.revision`,
 		k.payout(p).ID, part)
@@ -433,7 +434,7 @@ func (k *till) exports(p payoutReport, part string) []bookExport {
 }
 
 // booked requires a payout to have one export, in a state, for a reason or for none, and returns it.
-func (k *till) booked(p payoutReport, part, state string, reason ...string) *bookExport {
+func (k *till) booked(p payoutReport, part bookPart, state bookExportState, reason ...string) *bookExport {
 	k.t.Helper()
 	all, want := k.exports(p, part), strings.Join(reason, "")
 	if len(all) != 1 || all[0].State != state || valueOr(all[0].Reason, "") != want {

@@ -5,19 +5,17 @@ import (
 	"time"
 )
 
-// A payoutAPI serves the endpoints of payouts.
-type payoutAPI struct{ *server }
-
 // payoutWing makes the routes of payouts, and the worker that reads them.
 func payoutWing(s *server, p *payouts) wing {
-	a := &payoutAPI{s}
 	w := wing{routes: []route{
-		{pattern: "GET /payouts", token: tokenRequired, scope: scopeRevenue, question: true, run: a.list},
-		{pattern: "GET /payouts/{id}", token: tokenRequired, scope: scopeRevenue, question: true, run: a.show},
-		{pattern: "GET /payouts/{id}/items", token: tokenRequired, scope: scopeRevenue, question: true,
-			run: a.listItems},
-		{pattern: "POST /payouts/{id}/confirm", token: tokenRequired, scope: scopeAdmin, noBody: true,
-			careful: true, run: a.confirm},
+		{pattern: "GET /payouts", scope: scopeRevenue, question: true,
+			endpoint: owned(s, readPayoutQuery, s.listPayouts)},
+		{pattern: "GET /payouts/{id}", scope: scopeRevenue, question: true, refuses: "payout_not_found",
+			endpoint: owned(s, readNoMembers, s.getPayout)},
+		{pattern: "GET /payouts/{id}/items", scope: scopeRevenue, question: true, refuses: "payout_not_found",
+			endpoint: owned(s, readPayoutItems, s.listPayoutItems)},
+		{pattern: "POST /payouts/{id}/confirm", scope: scopeAdmin, noBody: true,
+			refuses: "payout_not_found payout_state", endpoint: owned(s, readNoMembers, s.confirmPayout)},
 	}}
 	if !s.noPayments {
 		w.workers = append(w.workers, (&payoutWorker{p, newDueWorker(payoutTick, maxReadingAt, false)}).run)
@@ -28,29 +26,41 @@ func payoutWing(s *server, p *payouts) wing {
 // defaultPayoutDays is how many days before the present one a list begins if no first day is given.
 const defaultPayoutDays = 30
 
-// list lists the payouts that arrive from one date to another, the last to arrive first.
-func (a *payoutAPI) list(ctx context.Context, c *call) (any, error) {
-	from, to, page := c.in.date("from"), c.in.date("to"), c.in.page("pot")
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// A payoutQuery asks for a page of payouts.
+type payoutQuery struct {
+	from, to time.Time // zero: not given
+	page     pageQuery
+}
+
+func readPayoutQuery(in *input) (r *payoutQuery) {
+	r = new(payoutQuery)
+	r.from = in.date("from") // Only what arrives on this date or later.
+	r.to = in.date("to")     // Only what arrives on this date or earlier.
+	r.page = in.page("pot")
+	return r
+}
+
+// List payouts.
+//
+// They are what payment providers pay out, the last to arrive first: without `from` that of the last 30 days. What is
+// not scheduled yet has no date, and is not listed. A request has two seconds, waiting included.
+func (s *server) listPayouts(ctx context.Context, _ *call, of owner, r *payoutQuery) (_ *list[payout], err error) {
+	from, last := r.from, lastID
 	if from.IsZero() {
-		from = a.now().AddDate(0, 0, -defaultPayoutDays)
+		from = s.now().AddDate(0, 0, -defaultPayoutDays)
 	}
-	last := lastID
-	if !to.IsZero() {
-		last = to.Format(time.DateOnly)
+	if !r.to.IsZero() {
+		last = r.to.Format(time.DateOnly)
 	}
-	q := a.store.within(ctx)
+	q := s.store.within(ctx)
 	var after *payout
-	if page.before != "" {
-		if after, err = orNil(q.payout(of, page.before)); err != nil {
+	if r.page.before != "" {
+		if after, err = orNil(q.payout(of, r.page.before)); err != nil {
 			return nil, except(err, errPayout)
 		}
 	}
-	rows, err := q.payoutsBetween(of, from.Format(time.DateOnly), last, after, page.limit+1)
-	return showRows(pageOfRows(rows, page.limit, func(p payout) string { return p.ID }), err)
+	rows, err := q.payoutsBetween(of, from.Format(time.DateOnly), last, after, r.page.limit+1)
+	return showRows(pageOfRows(rows, r.page.limit, func(p payout) string { return p.ID }), err)
 }
 
 // pageOfRows makes a page of rows, of which one more than limit was read if there are more.
@@ -61,41 +71,48 @@ func pageOfRows[T any](rows []T, limit int, cursor func(T) string) (p listPage[T
 	return p
 }
 
-// A payoutView is a payout with the sums of what is in it.
-type payoutView struct {
+// A payoutDetail is a payout with the sums of what is in it.
+type payoutDetail struct {
 	payout
-	Sums []payoutSum `json:"sums"` // by category and method
+
+	// By category and way of paying. They are the amount of the payout, unless it `does_not_add_up`.
+	Sums []payoutSum `json:"sums"`
 }
 
-func (a *payoutAPI) show(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return viewPayout(a.store.within(ctx), of, c.id())
+// Show a payout.
+//
+// With the sums of what is in it, by category and way of paying: so the accountant splits the line on the bank's
+// statement. Another account's is not found. A request has two seconds, waiting included.
+func (s *server) getPayout(ctx context.Context, c *call, of owner, _ noMembers) (*payoutDetail, error) {
+	return viewPayout(s.store.within(ctx), of, c.id())
 }
 
 // viewPayout returns a payout as callers see it. Errors: errPayout.
-func viewPayout(q *queries, of owner, id string) (*payoutView, error) {
+func viewPayout(q *queries, of owner, id string) (*payoutDetail, error) {
 	p, err := q.payout(of, id)
 	if err != nil {
 		return nil, err
 	}
 	sums, err := q.payoutSums(id)
-	return &payoutView{*p, append([]payoutSum{}, sums...)}, err
+	return &payoutDetail{*p, append([]payoutSum{}, sums...)}, err
 }
 
 // maxItemID is the length of the longest cursor of a list of items.
 const maxItemID = 300
 
-// listItems lists what is in a payout. Only callers who may read orders see which these are.
-func (a *payoutAPI) listItems(ctx context.Context, c *call) (any, error) {
-	page := c.in.pageOf(func(cursor string) bool { return len(cursor) <= maxItemID && visible(cursor) })
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	q := a.store.within(ctx)
+func readPayoutItems(in *input) pageQuery {
+	return in.pageOf(func(cursor string) bool { return len(cursor) <= maxItemID && visible(cursor) })
+}
+
+// List what is in a payout.
+//
+// They are its rows, as the provider's ledger has them, in the order of their ids: which orders made a deposit, and
+// what it cost. Without `orders:read` the ids of orders, attempts, refunds and disputes, and `source`, are `null`. A
+// request has two seconds, waiting included.
+func (s *server) listPayoutItems(
+	ctx context.Context, c *call, of owner, page pageQuery,
+) (*list[payoutItem], error) {
+	q := s.store.within(ctx)
 	if _, err := q.payout(of, c.id()); err != nil {
 		return nil, err
 	}
@@ -109,12 +126,13 @@ func (a *payoutAPI) listItems(ctx context.Context, c *call) (any, error) {
 	return showRows(pageOfRows(rows, page.limit, func(i payoutItem) string { return i.ID }), err)
 }
 
-func (a *payoutAPI) confirm(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return updated(ctx, a.store, func(t *tx) (*payoutView, error) {
+// Confirm a payout.
+//
+// Say that it is on the bank's statement with this amount. Nothing reports that a payout of Vipps MobilePay has
+// arrived, so its connection is booked only once somebody has compared one: it and the others that wait for that are
+// then looked at again. Once is enough for each connection.
+func (s *server) confirmPayout(ctx context.Context, c *call, of owner, _ noMembers) (*payoutDetail, error) {
+	return updated(ctx, s.store, func(t *tx) (*payoutDetail, error) {
 		if err := confirmPayout(t, of, c.id()); err != nil {
 			return nil, err
 		}

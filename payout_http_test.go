@@ -49,7 +49,7 @@ func TestPayoutHTTP_isPreviewedAndSentByItsID(t *testing.T) {
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		at := "/" + k.connection
 		mapping := k.mapping()
-		for _, kind := range []string{ruleFee, ruleFeeTax, ruleDisputeFee, ruleTransit} {
+		for _, kind := range []bookMappingKind{ruleFee, ruleFeeTax, ruleDisputeFee, ruleTransit} {
 			account := mapping.clearing(methodCard).Account
 			mapping.Lines = append(mapping.Lines, mappingRule{Kind: kind, Account: account})
 		}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Reading what providers pay out: once a day for each connection, or when its provider says that there is news, page by
-// page. Each page is on the disk with the cursor of the next one, so that a kill in between costs one page.
+// Reading what providers pay out: once a day for each connection, or when its provider says that there is news, page
+// by page. Each page is on the disk with the cursor of the next one, so that a kill in between costs one page.
 
 const (
 	payoutTick     = 5 * time.Second     // between two looks for connections that are due
@@ -186,8 +186,8 @@ func (p *payouts) adoptNews(t *tx, c *paymentConnection, news *payoutNews) (more
 	return false, nil
 }
 
-// adoptPayout keeps a payout that its provider tells of. It is one payout, by whichever connection of the account it is
-// seen. One that can't be booked as it was read is read again, since its provider may have listed it wrongly.
+// adoptPayout keeps a payout that its provider tells of. It is one payout, by whichever connection of the account it
+// is seen. One that can't be booked as it was read is read again, since its provider may have listed it wrongly.
 func adoptPayout(t *tx, c *paymentConnection, told *payoutReport) error {
 	row, err := t.payoutOf(c.AccountID, c.Provider, told.providerID)
 	if err != nil {
@@ -198,7 +198,7 @@ func adoptPayout(t *tx, c *paymentConnection, told *payoutReport) error {
 		row.ProviderID = &told.providerID
 	}
 	before := *row
-	again := []string{heldDiffers, heldForeign, heldUnknownRow, heldOpaque}
+	again := []payoutReason{heldDiffers, heldForeign, heldUnknownRow, heldOpaque}
 	if slices.Contains(again, valueOr(row.Reason, "")) && t.now.Sub(row.ReadAt.Time) > readAgain {
 		row.ReadAt, row.Cursor = stamp{}, ""
 	}
@@ -214,7 +214,7 @@ func adoptPayout(t *tx, c *paymentConnection, told *payoutReport) error {
 
 // addPayout adds a payout of a connection that is not scheduled yet.
 func addPayout(t *tx, c *paymentConnection, currency string) *payout {
-	row := &payout{ID: t.newID("pot"), AccountID: c.AccountID, ConnectionID: c.ID, Provider: c.Provider,
+	row := &payout{ID: t.newID("pot"), AccountID: c.AccountID, ConnectionID: c.ID, Provider: providerName(c.Provider),
 		State: payoutExpected, Currency: currency, Automatic: true, CreatedAt: t.now}
 	payoutTable.insert(t, row)
 	return row
@@ -251,7 +251,7 @@ func closePayout(t *tx, read *payout) error {
 		return err
 	}
 	before := *row
-	row.Reason, row.ReadAt, row.Cursor = new(heldOpaque), t.now, ""
+	row.Reason, row.ReadAt, row.Cursor = new(payoutReason(heldOpaque)), t.now, ""
 	row.settle(true)
 	row.save(t, &before)
 	return nil
@@ -283,14 +283,14 @@ func (p *payouts) adoptRow(t *tx, c *paymentConnection, r *ledgerRow) error {
 	return addRow(t, row, r)
 }
 
-// addRow adds a row of a provider's ledger to a payout. One by which an earlier payout came back proves that it failed,
-// and is divided among the methods of what was in that.
+// addRow adds a row of a provider's ledger to a payout. One by which an earlier payout came back proves that it
+// failed, and is divided among the methods of what was in that.
 func addRow(t *tx, to *payout, r *ledgerRow) error {
 	if r.category != rowReturned {
 		t.addItem(to, r)
 		return nil
 	}
-	earlier, err := t.payoutOf(to.AccountID, to.Provider, r.source)
+	earlier, err := t.payoutOf(to.AccountID, string(to.Provider), r.source)
 	if err != nil {
 		return err
 	}
@@ -322,7 +322,7 @@ func finishPayout(t *tx, row, before *payout) error {
 	if err != nil {
 		return err
 	}
-	confirmed := !providerOf(row.Provider).confirms
+	confirmed := !providerOf(string(row.Provider)).confirms
 	if !confirmed {
 		if confirmed, err = t.hasConfirmed(row.ConnectionID); err != nil {
 			return err
@@ -332,7 +332,7 @@ func finishPayout(t *tx, row, before *payout) error {
 	row.Items, row.Fee, row.Tax = total.Items, total.Fee, total.Tax
 	row.ReadAt, row.Cursor = t.now, ""
 	row.settle(true)
-	row.Reason = nilIfEmpty(row.judge(sums, confirmed))
+	row.Reason = (*payoutReason)(nilIfEmpty(row.judge(sums, confirmed)))
 	row.save(t, before)
 	t.lookAtUnmatched(row.ID)
 	return nil

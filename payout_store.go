@@ -56,23 +56,28 @@ func (t *tx) savePayout(p *payout) {
 		t.now, p.ID)
 }
 
-// A payoutItem is a row of a payout, with what it is about.
+// A payoutItem is a row of a provider's ledger that is in a payout.
 type payoutItem struct {
-	payoutID  string
-	ID        string  `json:"id"` // the provider's
-	Category  string  `json:"category"`
-	Kind      string  `json:"kind"` // the provider's own name
-	Amount    int64   `json:"amount"`
-	Fee       int64   `json:"fee"`
-	Tax       int64   `json:"tax"`
-	Net       int64   `json:"net"`
-	Method    *string `json:"method"` // nil: of no payment of the account's
-	Source    *string `json:"source"` // what it is about, as the provider names it
-	At        stamp   `json:"at"`
-	PaymentID *string `json:"payment_id"` // nil, as those below: none of the account's
-	OrderID   *string `json:"order_id"`
-	RefundID  *string `json:"refund_id"`
-	DisputeID *string `json:"dispute_id"`
+	payoutID string
+
+	ID       string         `json:"id"`               // The provider's id of the row, unique in its payout.
+	Category payoutCategory `json:"category"`         // What it is.
+	Kind     string         `json:"kind"`             // The provider's own name for that.
+	Amount   int64          `json:"amount" least:"-"` // In the minor unit; negative: it was taken.
+	Fee      int64          `json:"fee" least:"-"`    // What the provider keeps of it, without tax.
+	Tax      int64          `json:"tax" least:"-"`    // The tax on the fee.
+	Net      int64          `json:"net" least:"-"`    // What remains: `amount` less `fee` and `tax`.
+	Method   *payoutMethod  `json:"method"`           // How it was paid, or null: it is of no payment.
+
+	// What it is about, as the provider names it, a refund or a dispute, or null: neither, or as `payment_id`.
+	Source *string `json:"source"`
+	At     stamp   `json:"at"` // When it happened.
+
+	// The attempt, or null: none of the account's, or the caller may not read orders. So with the ids below.
+	PaymentID *string `json:"payment_id" is:"pay"`
+	OrderID   *string `json:"order_id" is:"ord"`  // The order, or null: as `payment_id`.
+	RefundID  *string `json:"refund_id" is:"ref"` // The refund, or null: as `payment_id`.
+	DisputeID *string `json:"dispute_id"`         // The dispute, by the provider's id, or null: as `payment_id`.
 }
 
 // The refund and the dispute of ours that a row i is about. Vipps may have one id for several refunds, which have more

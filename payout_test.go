@@ -12,7 +12,7 @@ import (
 func TestPayout_isHeldForTheFirstReasonThatApplies(t *testing.T) {
 	t.Parallel()
 	fits := payoutSum{Category: rowPayment, Items: 2, Amount: 1000, Fee: 30, Net: 970}
-	of := func(category string) payoutSum { return payoutSum{Category: category, Items: 1} }
+	of := func(category string) payoutSum { return payoutSum{Category: payoutCategory(category), Items: 1} }
 	foreign, shared, other := of(rowPayment), of(rowPayment), of(rowPayment)
 	foreign.foreign, shared.shared, other.converted = 1, 1, 1
 	cent := of(rowFee)
@@ -40,7 +40,7 @@ func TestPayout_isHeldForTheFirstReasonThatApplies(t *testing.T) {
 		{"nothing at all", payoutReading, nil, true, heldDiffers},
 	}
 	for _, c := range tests {
-		p := &payout{State: c.state, Amount: 970}
+		p := &payout{State: payoutState(c.state), Amount: 970}
 		if got := p.judge(c.sums, !c.unconfirmed); got != c.want {
 			t.Errorf("%s: %q, want %q", c.what, got, c.want)
 		}
@@ -73,8 +73,8 @@ func linesText(entry *bookEntry) string {
 
 func TestPayout_entryHasWhatLeavesTheClearingAccounts(t *testing.T) {
 	t.Parallel()
-	card, twint := ptr(methodCard), ptr(methodTwint)
-	sum := func(category string, method *string, amount, fee, tax int64) payoutSum {
+	card, twint := ptr[payoutMethod](methodCard), ptr[payoutMethod](methodTwint)
+	sum := func(category payoutCategory, method *payoutMethod, amount, fee, tax int64) payoutSum {
 		return payoutSum{Category: category, Method: method, Items: 1, Amount: amount, Fee: fee, Tax: tax,
 			Net: amount - fee - tax}
 	}
@@ -128,7 +128,7 @@ func TestPayout_entryHasWhatLeavesTheClearingAccounts(t *testing.T) {
 	for _, c := range tests {
 		conn := &bookConnection{Product: productFortnox, Series: new("W"), Mapping: tillMapping(c.transfer, c.alone)}
 		conn.Mapping.Lines = slices.DeleteFunc(conn.Mapping.Lines, func(r mappingRule) bool {
-			return c.lacks != "" && (r.Kind == c.lacks || valueOr(r.Method, "") == c.lacks)
+			return c.lacks != "" && (string(r.Kind) == c.lacks || string(valueOr(r.Method, "")) == c.lacks)
 		})
 		if c.lacks == "all" {
 			conn.Mapping = nil
@@ -140,7 +140,7 @@ func TestPayout_entryHasWhatLeavesTheClearingAccounts(t *testing.T) {
 		entry, issues := buildPayout(conn, p, "2000-01-02", "widgetd:key", c.sums)
 		held := ""
 		if len(issues) > 0 {
-			held = issues[0].Reason
+			held = string(issues[0].Reason)
 		}
 		if got := linesText(entry); got != c.want || held != c.held {
 			t.Errorf("%s: %q %v, want %q %q", c.what, got, issues, c.want, c.held)
@@ -271,9 +271,9 @@ func (k *till) status() string {
 }
 
 // posted requires a part of a payout to be in the books once, with lines; see linesText.
-func (k *till) posted(p payoutReport, part, lines string) {
+func (k *till) posted(p payoutReport, part bookPart, lines string) {
 	k.t.Helper()
-	equal(k.t, "the lines of "+part, linesText(k.sent(k.booked(p, part, exportPosted))), lines)
+	equal(k.t, "the lines of "+string(part), linesText(k.sent(k.booked(p, part, exportPosted))), lines)
 }
 
 // sent returns the entry of an export, as it was sent.

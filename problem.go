@@ -15,14 +15,15 @@ type problemCode struct {
 	status int    // the HTTP status, 400 or more
 	title  string // a summary for people, the same for every problem of this kind
 	detail string // an explanation for people; a refusal may replace it by a more precise one
+	remedy string // what the caller can do about it, in CommonMark; the documents show it
 }
 
 // A problemTable collects the codes of one noun.
 type problemTable []*problemCode
 
 // add declares a code and returns it.
-func (t *problemTable) add(status int, name, title, detail string) *problemCode {
-	c := &problemCode{name, status, title, detail}
+func (t *problemTable) add(status int, name, title, detail, remedy string) *problemCode {
+	c := &problemCode{name, status, title, detail, remedy}
 	*t = append(*t, c)
 	return c
 }
@@ -32,31 +33,51 @@ var (
 	coreProblems problemTable
 
 	codeMalformedJSON = coreProblems.add(400, "malformed_json", "Malformed JSON",
-		"The body is not a valid JSON object.")
-	codeNotFound = coreProblems.add(404, "not_found", "Not found", "There is nothing with this path or id.")
-	codeMethod   = coreProblems.add(405, "method_not_allowed", "Method not allowed",
-		"This path does not allow this method.")
+		"The body is not a valid JSON object.",
+		"Mend the body: one JSON object in UTF-8, no member twice, at most 8 levels deep, with no more values "+
+			"than the route allows.")
+	codeNotFound = coreProblems.add(404, "not_found", "Not found", "There is nothing with this path or id.",
+		"Correct the path or the id.")
+	codeMethod = coreProblems.add(405, "method_not_allowed", "Method not allowed",
+		"This path does not allow this method.",
+		"Use a method that `Allow` names.")
 	codeReferenceUsed = coreProblems.add(409, "reference_used", "Reference used",
-		"The account has an order, or a licence, with this reference already.")
-	codeBodySize  = coreProblems.add(413, "body_too_large", "Body too large", "The body is too large.")
+		"The account has an order, or a licence, with this reference already.",
+		"Look at the order whose id is in `order_id`, or the licence in `license_id`, or choose another "+
+			"reference. An application without `orders:read` is not told the id.")
+	codeBodySize = coreProblems.add(413, "body_too_large", "Body too large", "The body is too large.",
+		"Send less.")
 	codeMediaType = coreProblems.add(415, "unsupported_media_type", "Unsupported media type",
-		"The body must be uncompressed JSON in UTF-8, with Content-Type: application/json.")
+		"The body must be uncompressed JSON in UTF-8, with Content-Type: application/json.",
+		"Send JSON in UTF-8, not compressed, with `Content-Type: application/json`.")
 	codeValidation = coreProblems.add(422, "validation_failed", "Validation failed",
-		"The request contains wrong values.")
-	codeRateLimited = coreProblems.add(429, "rate_limited", "Rate limited", "Too many requests.")
-	codeInternal    = coreProblems.add(500, "internal", "Internal error",
-		"An error occurred in the service. Give the request_id when you report it.")
+		"The request contains wrong values.",
+		"Correct the members or parameters in `errors`; all that are wrong are named.")
+	codeRateLimited = coreProblems.add(429, "rate_limited", "Rate limited", "Too many requests.",
+		"Wait `Retry-After` seconds.")
+	codeInternal = coreProblems.add(500, "internal", "Internal error",
+		"An error occurred in the service. Give the request_id when you report it.",
+		"Send it again later; report the `request_id`.")
 	codeUnreadable = coreProblems.add(500, "row_unreadable", "Row unreadable",
 		"A row of the database that this needs can't be read; nothing was written. The operator of the service "+
-			"finds it with 'widgetd check'.")
+			"finds it with 'widgetd check'.",
+		"Sending it again does not help. Tell the operator of the service, who finds the row with `widgetd "+
+			"check`.")
 	codeBusy = coreProblems.add(503, "busy", "Busy",
-		"Another program has locked the database; nothing was written. Try again shortly.")
+		"The service can't do this at the moment, or not in the time that it has; nothing was written.",
+		"Wait `Retry-After` seconds and send it again. A write may wait 15 seconds before this answer, so give a "+
+			"call 20; a list or statistics gives up after two.")
 	codeStorageFull = coreProblems.add(503, "storage_full", "Storage full",
-		"The disk is full; nothing was written.")
+		"The disk is full; nothing was written.",
+		"Wait `Retry-After` seconds and send it again; nothing was written.")
 	codeStorage = coreProblems.add(503, "storage_unavailable", "Storage unavailable",
-		"The database can't be used at the moment; nothing was written.")
+		"The database can't be used at the moment; nothing was written.",
+		"Wait `Retry-After` seconds and send it again. Nothing was written, unless `detail` says that this is not "+
+			"known: then send it with the same `Idempotency-Key`.")
 	codeClock = coreProblems.add(503, "clock_doubted", "Clock doubted",
-		"The service can't tell whether its clock is right, so it signs nothing. Try again later.")
+		"The service can't tell whether its clock is right, so it signs nothing. Try again later.",
+		"Wait `Retry-After` seconds and send it again. Devices keep the lease that they have. Nothing was "+
+			"written.")
 )
 
 // A refusal is the error of a request that this service answers with a problem. Its texts must
@@ -78,14 +99,17 @@ type extraMember struct {
 	value any
 }
 
-// A fieldError says what is wrong with one member of a body or one parameter of a query.
+// A fieldError is what is wrong with one member of the body, or one parameter of the query.
 type fieldError struct {
-	Pointer   string `json:"pointer,omitempty"`   // JSON pointer as a URI fragment (RFC 6901): "#/email"
-	Parameter string `json:"parameter,omitempty"` // name of a query parameter
-	Code      string `json:"code"`                // "invalid_email"
-	Detail    string `json:"detail"`              // an explanation for people
+	// The member, as a JSON pointer in a URI fragment (RFC 6901, section 6): `#/email`.
+	Pointer   string `json:"pointer,omitempty"`
+	Parameter string `json:"parameter,omitempty"` // The parameter.
 
-	// Of an unknown member, the names that its object may have, sorted; not null, but perhaps empty.
+	// As `required`, `wrong_type`, `too_long`, `invalid_email`. More may come.
+	Code   string `json:"code" is:"^[a-z][a-z0-9_]*$"`
+	Detail string `json:"detail"` // The same for people.
+
+	// With `unknown_member`: all members that its object may have, sorted; perhaps none.
 	Allowed []string `json:"allowed,omitzero"`
 }
 
@@ -130,16 +154,24 @@ type limitReached struct {
 	full      time.Duration // until all of them are left again
 }
 
-// A problem is the body that answers a refusal (RFC 9457).
+// A problem is why a request was refused (RFC 9457).
 type problem struct {
-	Type      string       `json:"type"`
-	Title     string       `json:"title"`
-	Status    int          `json:"status"`
-	Detail    string       `json:"detail,omitempty"`
-	Code      string       `json:"code"`
-	RequestID string       `json:"request_id"`
-	Errors    []fieldError `json:"errors,omitempty"`
+	Type   string      `json:"type" is:"uri"`                 // An address that explains the code.
+	Title  string      `json:"title"`                         // The code for people.
+	Status int         `json:"status" least:"400" most:"599"` // The HTTP status.
+	Detail string      `json:"detail"`                        // What happened, for people.
+	Code   problemName `json:"code"`                          // What programs read.
+
+	// Also in `X-Request-Id` and, with a 500, in the log.
+	RequestID string `json:"request_id" is:"req"`
+
+	// With `validation_failed` and `key_malformed`: what is wrong.
+	Errors []fieldError `json:"errors,omitempty"`
 }
+
+// A problemName is the code of a problem. It never changes its meaning; more may come. `x-problems` at the end of this
+// document says what to do about each.
+type problemName string
 
 // encode returns the problem of a refusal as JSON. root is scheme and host of the service, whose
 // page /docs explains the codes. pathMembers are members that every problem of the request's
@@ -147,7 +179,7 @@ type problem struct {
 func (r *refusal) encode(root, requestID string, pathMembers []extraMember) []byte {
 	c := r.code
 	text := encodeJSON(problem{Type: root + "/docs#" + c.name, Title: c.title, Status: c.status, Detail: r.text(),
-		Code: c.name, RequestID: requestID, Errors: r.fields})
+		Code: problemName(c.name), RequestID: requestID, Errors: r.fields})
 	for _, m := range slices.Concat(pathMembers, r.members) {
 		name, _ := json.Marshal(m.name)
 		text = bytes.TrimSuffix(text, []byte("}\n"))

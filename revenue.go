@@ -97,17 +97,20 @@ type revenueSum struct {
 	figure
 }
 
-// A revenueTotals holds the totals of a day.
+// A revenueTotals is what a day has brought in all. An amount is negative where more was taken back than there
+// was.
 type revenueTotals struct {
-	Sales     int64 `json:"sales"`
-	Delivery  int64 `json:"delivery"`
-	Tips      int64 `json:"tips"`
-	Refunds   int64 `json:"refunds"` // given back, of all three
-	Disputes  int64 `json:"disputes"`
-	Total     int64 `json:"total"`     // sales, delivery and tips less refunds and disputes
-	VAT       int64 `json:"vat"`       // of sales and delivery less refunds
-	Discounts int64 `json:"discounts"` // informative only: sales and delivery are less their discount
-	Test      int64 `json:"test"`      // of total: with test keys, so no money moved
+	Sales    int64 `json:"sales" least:"-"`    // Sold, VAT included, less discounts.
+	Delivery int64 `json:"delivery" least:"-"` // For bringing it, VAT included, less discounts.
+	Tips     int64 `json:"tips" least:"-"`     // Without VAT.
+	Refunds  int64 `json:"refunds" least:"-"`  // Given back of all three.
+	Disputes int64 `json:"disputes" least:"-"` // Disputed by guests with their banks, and not won.
+	Total    int64 `json:"total" least:"-"`    // `sales`, `delivery` and `tips` less `refunds` and `disputes`.
+	VAT      int64 `json:"vat" least:"-"`      // The VAT in `sales` and `delivery` less that in `refunds`.
+
+	// By how much prices were lowered; told only, since all amounts are less discounts.
+	Discounts int64 `json:"discounts" least:"-"`
+	Test      int64 `json:"test" least:"-"` // How much of `total` was paid with test keys, so that no money moved.
 }
 
 // add adds a sum of a day.
@@ -250,8 +253,8 @@ func saleFigures(o *order) []figure {
 		figure{What: figureDiscount, Gross: discount}))
 }
 
-// refundFigures returns the figures of a refund. left is what the order has sold and not given back yet. A refund
-// of lines, of the delivery, or of units that were not accepted gives back of their groups, as far as refunds by amount
+// refundFigures returns the figures of a refund. left is what the order has sold and not given back yet. A refund of
+// lines, of the delivery, or of units that were not accepted gives back of their groups, as far as refunds by amount
 // have left enough of them. Its rest, and any other refund, is taken for each rate of VAT from all that is left, in
 // proportion. What exceeds that, with neither VAT nor tip, gets the rate 0 and no group.
 func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
@@ -408,8 +411,8 @@ func (p *paidOrder) dueSale() dueFact {
 	return dueFact{at: p.PaidAt, figures: saleFigures(p.sold())}
 }
 
-// dueRefund returns what is to be recorded of a refund. What is recorded of it stays as long as the refund counts. What
-// it gives back of money that was captured beyond the sale is none.
+// dueRefund returns what is to be recorded of a refund. What is recorded of it stays as long as the refund counts.
+// What it gives back of money that was captured beyond the sale is none.
 func (p *paidOrder) dueRefund(f *refund) (d dueFact, err error) {
 	d = dueFact{at: f.CreatedAt, thenAt: f.EndedAt}
 	if f.State != refundSucceeded || !p.counts() || !p.soldBy(f.PaymentID) {
@@ -510,7 +513,7 @@ func recordOrder(t *tx, id string) error {
 // recordSource records what is due of one source: nothing if that is recorded, otherwise a fact that takes back
 // what is recorded, and one with what is due.
 func recordSource(t *tx, p *paidOrder, source string, due dueFact) error {
-	method, before := valueOr(p.Method, methodNone), p.recorded[source]
+	method, before := string(valueOr(p.Method, methodNone)), p.recorded[source]
 	done, changed := false, false
 	for _, net := range slices.Clone(before) {
 		if len(net.figures) == 0 {

@@ -223,7 +223,7 @@ func exportedSums(e *env, q *queries) (rowPages, error) {
 			return nil, err
 		}
 		for _, s := range sums {
-			all = append(all, exportedSum{d.Date, d.Currency, d.State, s.Method, s.Test, s.What, s.Rate,
+			all = append(all, exportedSum{d.Date, d.Currency, string(d.State), s.Method, s.Test, s.What, s.Rate,
 				nilIfEmpty(s.Group), s.Gross, s.VAT, s.received()})
 		}
 	}

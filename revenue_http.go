@@ -9,18 +9,15 @@ import (
 	"time"
 )
 
-// A revenueAPI serves the endpoints of revenue days.
-type revenueAPI struct{ *server }
-
 // revenueWing makes the routes of revenue days, and the chore that records the revenue of orders.
 func revenueWing(s *server) wing {
-	a, retry := &revenueAPI{s}, &revenueRetry{server: s}
+	retry := &revenueRetry{server: s}
 	return wing{
 		routes: []route{
-			{pattern: "GET /revenue/days", token: tokenRequired, scope: scopeRevenue, question: true,
-				run: a.listDays},
-			{pattern: "GET /revenue/days/{date}", token: tokenRequired, scope: scopeRevenue, question: true,
-				run: a.showDay},
+			{pattern: "GET /revenue/days", scope: scopeRevenue, question: true,
+				endpoint: owned(s, readRevenueQuery, s.listRevenueDays)},
+			{pattern: "GET /revenue/days/{date}", scope: scopeRevenue, question: true,
+				endpoint: owned(s, readRevenueDate, s.getRevenueDay)},
 		},
 		chores: []chore{{fault: faultRevenue, timeDriven: true, run: retry.run}},
 		metrics: []metric{{"widgetd_revenue_backlog", "gauge", "Orders whose revenue could not be recorded.",
@@ -62,71 +59,107 @@ const (
 	dayFrozen = "frozen" // it is in the books; what is learnt later counts on the open day
 )
 
-// A revenueDay is a business day of an account in one currency, as lists have it.
+// The kinds of facts of earlier days.
+const (
+	lateSale    = "sale"
+	lateRefund  = "refund"
+	lateDispute = "dispute"
+)
+
+// A revenueDayState is whether a business day can still change: `open` until `final_at`; `frozen` once it is in
+// the account's books, so that nothing is added any more.
+type revenueDayState string
+
+// A refundedPart is what the money that was given back was paid for.
+type refundedPart string
+
+// A revenueMethodName is how it was paid.
+type revenueMethodName string
+
+// A lateKind is what counts later than it happened: a sale, a refund, or a dispute.
+type lateKind string
+
+var (
+	_ = declareWords[revenueDayState](dayOpen, dayClosed, dayFrozen)
+	_ = declareWords[refundedPart](figureSale, figureDelivery, figureTip)
+	_ = declareWords[revenueMethodName](methodCard, methodMobile, methodTwint, methodCash, methodTerminal,
+		methodVoucher, methodOther)
+	_ = declareWords[lateKind](lateSale, lateRefund, lateDispute)
+)
+
+// A revenueDay is a business day of an account in one currency.
 type revenueDay struct {
-	AccountID string        `json:"account_id"`
-	Date      businessDate  `json:"date"`
-	Currency  string        `json:"currency"`
-	State     string        `json:"state"`
-	StartsAt  stamp         `json:"starts_at"`
-	EndsAt    stamp         `json:"ends_at"`
-	FinalAt   stamp         `json:"final_at"`
-	FrozenAt  stamp         `json:"frozen_at"`
-	Totals    revenueTotals `json:"totals"`
+	AccountID string          `json:"account_id" is:"acct"` // The account.
+	Date      businessDate    `json:"date" is:"date"`       // The business day.
+	Currency  string          `json:"currency"`             // ISO 4217.
+	State     revenueDayState `json:"state"`                // How far it is.
+	StartsAt  stamp           `json:"starts_at"`            // When it begins.
+	EndsAt    stamp           `json:"ends_at"`              // When it ends, and the next one begins.
+	FinalAt   stamp           `json:"final_at"`             // When what happened on it is not waited for any more.
+	FrozenAt  stamp           `json:"frozen_at"`            // Since when it is frozen, or null: it is not.
+	Totals    revenueTotals   `json:"totals"`               // What it has brought in all.
 }
 
-// A revenueLine is what was sold or given back at one rate of VAT in one group.
+// A revenueLine is what has one rate of VAT and one group.
 type revenueLine struct {
-	VATRate int64   `json:"vat_rate"`
-	Group   *string `json:"group"` // nil: none
-	Gross   int64   `json:"gross"` // VAT included
-	VAT     int64   `json:"vat"`
+	VATRate int64 `json:"vat_rate"` // In hundredths of a percent.
+
+	// The lines' `group`, or null: none. A day and currency has at most 50 groups; what has a further one has none
+	// here.
+	Group *string `json:"group"`
+	Gross int64   `json:"gross" least:"-"` // VAT included.
+	VAT   int64   `json:"vat" least:"-"`   // The VAT in it.
 }
 
-// A refundedLine is what was given back at one rate of VAT in one group.
+// A refundedLine is what was given back of one rate of VAT and one group.
 type refundedLine struct {
-	Of string `json:"of"` // figureSale, figureDelivery or figureTip
+	Of refundedPart `json:"of"` // What it was paid for.
 	revenueLine
 }
 
-// A revenueMethod is the revenue of one way of paying.
+// A revenueMethod is what one way of paying has brought.
 type revenueMethod struct {
-	Method   string `json:"method"`
-	Test     bool   `json:"test"`     // with test keys
-	Received int64  `json:"received"` // sales, delivery and tips
-	Refunded int64  `json:"refunded"`
-	Disputed int64  `json:"disputed"`
-	Total    int64  `json:"total"`
+	Method   revenueMethodName `json:"method"`             // How it was paid.
+	Test     bool              `json:"test"`               // Paid with test keys.
+	Received int64             `json:"received" least:"-"` // For sales, delivery and tips.
+	Refunded int64             `json:"refunded" least:"-"` // Given back.
+	Disputed int64             `json:"disputed" least:"-"` // Disputed, and not won.
+	Total    int64             `json:"total" least:"-"`    // `received` less `refunded` and `disputed`.
 }
 
-// A lateFact is a fact that counts on a day but happened on an earlier one.
-type lateFact struct {
-	OrderID string       `json:"order_id"`
-	Kind    string       `json:"kind"` // sale, refund or dispute
-	ID      *string      `json:"id"`   // of the refund or dispute
-	Date    businessDate `json:"date"` // on which it happened
-	At      stamp        `json:"at"`
-	Method  string       `json:"method"`
-	Test    bool         `json:"test"`
-	Amount  int64        `json:"amount"` // what it adds to the day's total; negative: it was given back
+// A lateRevenue is what counts on a day and has happened on an earlier one, which was frozen when it became
+// known.
+type lateRevenue struct {
+	OrderID string            `json:"order_id" is:"ord"` // The order.
+	Kind    lateKind          `json:"kind"`              // What it is.
+	ID      *string           `json:"id"`                // The refund or the dispute, or null: it is a sale.
+	Date    businessDate      `json:"date" is:"date"`    // The business day on which it happened.
+	At      stamp             `json:"at"`                // When it happened.
+	Method  revenueMethodName `json:"method"`            // How it was paid.
+	Test    bool              `json:"test"`              // Paid with test keys.
+
+	// What it adds to `total`; negative for what was given back, or what was taken back of a sale.
+	Amount int64 `json:"amount" least:"-"`
 }
 
-// A revenueReport is a revenueDay line by line.
+// A revenueReport is a business day of an account in one currency, line by line.
 type revenueReport struct {
 	revenueDay
-	Sales    []revenueLine   `json:"sales"`
-	Delivery []revenueLine   `json:"delivery"` // without groups
-	Refunds  []refundedLine  `json:"refunds"`
-	VAT      []revenueLine   `json:"vat"` // of sales and delivery less refunds, by rate
-	Payments []revenueMethod `json:"payments"`
-	Late     []lateFact      `json:"late"`
-	MoreLate bool            `json:"more_late"` // there are more of them
+	Sales    []revenueLine  `json:"sales"`    // What was sold.
+	Delivery []revenueLine  `json:"delivery"` // Delivery, without groups.
+	Refunds  []refundedLine `json:"refunds"`  // What was given back.
+
+	// Of sales and delivery less refunds, by rate, without groups.
+	VAT      []revenueLine   `json:"vat"`
+	Payments []revenueMethod `json:"payments"`        // How it was paid; these add up to the same total.
+	Late     []lateRevenue   `json:"late" most:"100"` // What of all that has happened on earlier days.
+	MoreLate bool            `json:"more_late"`       // Whether there is more of that.
 }
 
-// A revenueDate holds the reports of a business day.
+// A revenueDate is all that a business day has brought.
 type revenueDate struct {
-	Date businessDate    `json:"date"`
-	Days []revenueReport `json:"days"` // one for each currency
+	Date businessDate    `json:"date" is:"date"` // The business day.
+	Days []revenueReport `json:"days"`           // One for each currency.
 }
 
 // viewDay returns a day without its totals.
@@ -145,8 +178,9 @@ func viewDay(c *businessCalendar, accountID string, k revenueDayKey, now time.Ti
 // defaultRevenueDays is how many days a list has if no first day is given.
 const defaultRevenueDays = 30
 
-// revenueDays returns the business days of an account from one date to another, newest first. A zero date is not given:
-// to is then the present day, and defaultRevenueDays end there. Errors: a refusal of the parameter from or to.
+// revenueDays returns the business days of an account from one date to another, newest first. A zero date is not
+// given: to is then the present day, and defaultRevenueDays end there. Errors: a refusal of the parameter from or
+// to.
 func revenueDays(q *queries, accountID string, from, to, now time.Time) ([]revenueDay, error) {
 	c, err := q.businessCalendar(accountID)
 	if err != nil {
@@ -219,7 +253,7 @@ func reportDate(q *queries, accountID string, date businessDate, now time.Time) 
 // newReport makes the report of a day from its sums and up to maxLateShown+1 facts of earlier days.
 func newReport(day revenueDay, sums []revenueSum, late []revenueFact) *revenueReport {
 	r := &revenueReport{revenueDay: day, Sales: []revenueLine{}, Delivery: []revenueLine{}, Refunds: []refundedLine{},
-		VAT: []revenueLine{}, Payments: []revenueMethod{}, Late: []lateFact{}}
+		VAT: []revenueLine{}, Payments: []revenueMethod{}, Late: []lateRevenue{}}
 	var figures []figure
 	rates := map[int64]vatSum{}
 	for _, s := range sums {
@@ -239,7 +273,7 @@ func newReport(day revenueDay, sums []revenueSum, late []revenueFact) *revenueRe
 		case f.What == figureDelivery:
 			r.Delivery = append(r.Delivery, line)
 		case kind.of != "":
-			r.Refunds = append(r.Refunds, refundedLine{kind.of, line})
+			r.Refunds = append(r.Refunds, refundedLine{refundedPart(kind.of), line})
 		}
 	}
 	for _, rate := range slices.Sorted(maps.Keys(rates)) {
@@ -261,8 +295,8 @@ func (r *revenueReport) addPayment(s *revenueSum) {
 		return
 	}
 	last := len(r.Payments) - 1
-	if last < 0 || r.Payments[last].Method != s.Method || r.Payments[last].Test != s.Test {
-		r.Payments = append(r.Payments, revenueMethod{Method: s.Method, Test: s.Test})
+	if last < 0 || string(r.Payments[last].Method) != s.Method || r.Payments[last].Test != s.Test {
+		r.Payments = append(r.Payments, revenueMethod{Method: revenueMethodName(s.Method), Test: s.Test})
 		last++
 	}
 	m := &r.Payments[last]
@@ -278,41 +312,63 @@ func (r *revenueReport) addPayment(s *revenueSum) {
 }
 
 // viewLate returns a fact of an earlier day as callers see it.
-func viewLate(f *revenueFact) lateFact {
-	v := lateFact{OrderID: f.OrderID, Kind: "sale", Date: f.OwnDate, At: f.At, Method: f.Method, Test: f.Test,
-		Amount: f.received()}
+func viewLate(f *revenueFact) lateRevenue {
+	v := lateRevenue{OrderID: f.OrderID, Kind: lateSale, Date: f.OwnDate, At: f.At,
+		Method: revenueMethodName(f.Method), Test: f.Test, Amount: f.received()}
 	if f.Source != factSale {
-		v.ID, v.Kind = &f.Source, "dispute"
+		v.ID, v.Kind = &f.Source, lateDispute
 		if validID("ref", f.Source) {
-			v.Kind = "refund"
+			v.Kind = lateRefund
 		}
 	}
 	return v
 }
 
-func (a *revenueAPI) listDays(ctx context.Context, c *call) (any, error) {
-	from, to := c.in.date("from"), c.in.date("to") // zero: not given
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	all, err := revenueDays(a.store.within(ctx), c.oneOwner(of).account, from, to, a.now())
+// A revenueQuery asks for the days from one to another; a zero end is not given.
+type revenueQuery struct{ from, to time.Time }
+
+func readRevenueQuery(in *input) (r *revenueQuery) {
+	r = new(revenueQuery)
+	r.from = in.date("from") // The first business day; by default 30 days end with `to`.
+	r.to = in.date("to")     // The last business day, included; by default the present one.
+	return r
+}
+
+// List revenue days.
+//
+// What business days of one account have brought in all, newest first, one for each currency: the last 30 days
+// unless the query says otherwise, at most 400. A day ends at the account's `cut_off` on the next date in its
+// `zone`, and is `open` until 2 hours after that. Revenue counts when its money is captured, or was paid outside, a
+// refund when it is made, a dispute when it takes money, and what comes back of that when it does. A `frozen` day is
+// in the account's books: what is learnt of it later counts on the open day. Orders that have moved just before are
+// counted, up to 1,000 of them, unless nothing can be written at the moment. It is not the record of a certified
+// till. A request has two seconds, waiting included.
+func (s *server) listRevenueDays(
+	ctx context.Context, c *call, of owner, r *revenueQuery,
+) (*list[revenueDay], error) {
+	all, err := revenueDays(s.store.within(ctx), c.oneOwner(of).account, r.from, r.to, s.now())
 	return &list[revenueDay]{Data: all}, err
 }
 
-func (a *revenueAPI) showDay(ctx context.Context, c *call) (any, error) {
-	date := c.in.pathDate("date")
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return reportDate(a.store.within(ctx), c.oneOwner(of).account, date, a.now())
+func readRevenueDate(in *input) businessDate { return in.pathDate("date") }
+
+// Read a revenue day.
+//
+// What a business day has brought line by line, in each currency: by rate of VAT and group as the orders have it,
+// and by way of paying. Both halves have the same `total`. The amounts and the VAT are sums of the orders' own,
+// never computed anew. It is not the record of a certified till. A request has two seconds, waiting included.
+func (s *server) getRevenueDay(ctx context.Context, c *call, of owner, date businessDate) (*revenueDate, error) {
+	return reportDate(s.store.within(ctx), c.oneOwner(of).account, date, s.now())
 }
 
 // pathDate returns the business day in a part of the path.
 func (in *input) pathDate(name string) businessDate {
+	if in.note != nil {
+		// The business day.
+		in.note(reading{path: inPath, name: name, kind: jsonString, need: required, check: checkBusinessDate})
+	}
 	date := in.pathValue(name)
-	if code, detail := checkBusinessDate(date); code != "" {
+	if code, detail := checkBusinessDate.of(date); code != "" {
 		in.wrongParameter(name, code, detail)
 	}
 	return date

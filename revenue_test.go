@@ -97,7 +97,7 @@ func (h *revenueHistory) move(t *tx, id string) error {
 		return h.answerCharged(t, o, kind)
 	case o.State == orderOpen:
 		at := []stamp{{}, o.CreatedAt}[h.random.IntN(2)] // told at once, or perhaps after that day was frozen
-		_, err = payOutside(t, anyAccount, id, outsideMethods[h.random.IntN(4)], at, anActor)
+		_, err = payOutside(t, anyAccount, id, orderMethod(outsideMethods[h.random.IntN(4)]), at, anActor)
 	case kind < 2 && o.wasPaid() && o.Refunded < o.Total:
 		var f *refund
 		if o, f, err = refundOrder(t, anyAccount, id, randomWish(o, h.random), anActor); err != nil {
@@ -117,7 +117,8 @@ func (h *revenueHistory) move(t *tx, id string) error {
 		}
 	case kind == 3 && o.PaymentID != nil:
 		d := dispute{PaymentID: *o.PaymentID, ID: "dp_" + id, OrderID: id, Amount: 1 + h.random.Int64N(o.Total),
-			State: []string{disputeOpen, disputeWon, disputeLost}[h.random.IntN(3)], OpenedAt: t.now, MovedAt: t.now}
+			State: []disputeState{disputeOpen, disputeWon, disputeLost}[h.random.IntN(3)], OpenedAt: t.now,
+			MovedAt: t.now}
 		if d.State != disputeOpen {
 			d.ClosedAt = t.now
 		}
@@ -139,7 +140,7 @@ func chargedByTwint(t *tx, o *order) error {
 	if err := addAttempt(t, o, paymentPending); err != nil {
 		return err
 	}
-	o.State, o.Method, o.AuthorizedAt, o.PaidAt = orderAuthorized, ptr(methodTwint), t.now, t.now
+	o.State, o.Method, o.AuthorizedAt, o.PaidAt = orderAuthorized, ptr[orderMethod](methodTwint), t.now, t.now
 	o.AcceptBy = t.now.after(time.Hour)
 	_, err := t.try(`UPDATE payments SET method = 'twint', captured_at = ? WHERE id = ?`, t.now, *o.PaymentID)
 	t.saveOrder(o)
@@ -382,7 +383,7 @@ func TestRevenue_thatCanNotBeToldKeepsNobodyFromPayingAndIsRecordedLater(t *test
 	once := sum()
 	s.sql(`UPDATE revenue_facts SET figures = '[1]' WHERE order_id = ?`, id) // as in the sqlite3 shell
 	s.changeOrder(id, func(t *tx, o *order) error {
-		_, _, err := refundOrder(t, anyAccount, id, refundWish{}, anActor)
+		_, _, err := refundOrder(t, anyAccount, id, newRefund{}, anActor)
 		return err
 	})
 	s.counts(1, `SELECT count(*) FROM revenue_backlog WHERE order_id = ?`, id)
@@ -406,7 +407,7 @@ func sellOutside(t *tx, o *order, method string) error {
 	if _, err := createOrder(t, o, guest{}, minOrderLife, anActor); err != nil {
 		return err
 	}
-	return second(payOutside(t, anyAccount, o.ID, method, stamp{}, anActor))
+	return second(payOutside(t, anyAccount, o.ID, orderMethod(method), stamp{}, anActor))
 }
 
 // sellAs adds an order and brings it into a state.

@@ -18,8 +18,12 @@ func healthNoun() noun {
 
 func healthWing(s *server) wing {
 	return wing{
-		routes: []route{{pattern: "GET /widget/health", free: true, noQuery: true, run: s.showHealth}},
-		roots:  []rootPath{{path: "/livez", serve: s.showAlive}},
+		// Nothing is refused since no query is read; a release that read it has told clients of the 422.
+		routes: []route{{pattern: "GET /widget/health", free: true, noQuery: true, refuses: "validation_failed",
+			answers:  answerForm{media: "application/health+json", also: 503},
+			endpoint: answeringWith[healthReport](admitted(s, readNoMembers, s.getHealth))}},
+		roots: []rootPath{{path: "/livez", serve: s.getLiveness, answers: answerForm{media: "text/plain"},
+			endpoint: servedBy[string](s.getLiveness)}},
 	}
 }
 
@@ -40,25 +44,36 @@ type healthCheck struct {
 	waiting time.Time     // when the first probe began that has waited for the write lock since; zero: none has
 }
 
-// A healthReport is the answer of GET /widget/health (draft-inadarei-api-health-check-06).
+// A healthReport is whether the service can do its work (draft-inadarei-api-health-check-06).
 type healthReport struct {
-	Status    string                   `json:"status"` // pass, warn or fail
-	Version   string                   `json:"version"`
-	ReleaseID string                   `json:"releaseId"`
-	Output    string                   `json:"output,omitempty"` // why the status is not pass
-	Standby   bool                     `json:"standby,omitempty"`
-	Checks    map[string][]healthProbe `json:"checks"`
+	Status    healthStatus `json:"status"`           // The worst of what was found.
+	Version   string       `json:"version"`          // The version in the path.
+	ReleaseID string       `json:"releaseId"`        // Which build runs.
+	Output    string       `json:"output,omitempty"` // Why the status is not `pass`; absent when it is.
+
+	// `true` of the standby of a pair of machines, which answers nothing else; otherwise absent.
+	Standby bool `json:"standby,omitempty"`
+
+	// What was observed: `sqlite:responseTime`, and `sqlite:logSize` while the write-ahead log is large.
+	Checks map[string][]healthProbe `json:"checks"`
 }
 
-// A healthProbe is one observation of a healthReport.
+// A healthProbe is one observation of the health of a part.
 type healthProbe struct {
-	ComponentType string `json:"componentType"`
-	ObservedValue int64  `json:"observedValue"`
-	ObservedUnit  string `json:"observedUnit"`
-	Status        string `json:"status"`
-	Time          stamp  `json:"time"`
-	Output        string `json:"output,omitempty"`
+	ComponentType string       `json:"componentType"`           // Always `datastore`.
+	ObservedValue int64        `json:"observedValue" least:"-"` // The value.
+	ObservedUnit  string       `json:"observedUnit"`            // Its unit, `ms` or `bytes`.
+	Status        healthStatus `json:"status"`                  // Of this component.
+	Time          stamp        `json:"time"`                    // When, or null: nothing was observed yet.
+	Output        string       `json:"output,omitempty"`        // Why the status is not `pass`; absent when it is.
 }
+
+// A healthStatus is how well something works. `warn`: it works, with trouble. `fail`: it can't do its work.
+// Damage of the database that a request or a worker has met is `fail` if a write met it, else `warn`, until the
+// operator has checked the file or started the service again.
+type healthStatus string
+
+var _ = declareWords[healthStatus](healthPass, healthWarn, healthFail)
 
 const (
 	healthPass = "pass"
@@ -66,15 +81,11 @@ const (
 	healthFail = "fail"
 )
 
-// showHealth answers GET /widget/health. The status is pass; warn while another program holds
-// the write lock, the WAL is larger than maxWAL, the key file can't be used or the clock is not taken for
-// right; fail when the database can't be read or written, when it has been locked for as long as a write waits,
-// or while the service stops. Damage that a request or a worker has met is fail if a write met it, else warn, until
-// 'widgetd check' passes or the service is started again.
-func (s *server) showHealth(ctx context.Context, c *call) (any, error) {
-	if err := s.admit(ctx, c); err != nil {
-		return nil, err
-	}
+// Ask for health.
+//
+// Tells whether the service can do its work: it reads and writes the database, at most once a second however many ask.
+// `warn` is 200 too, and `fail` is 503. Never limited or charged.
+func (s *server) getHealth(_ context.Context, _ *call, _ noMembers) (*reply, error) {
 	report, status := s.healthReport(), http.StatusOK
 	if report.Status == healthFail {
 		status = http.StatusServiceUnavailable
@@ -83,7 +94,11 @@ func (s *server) showHealth(ctx context.Context, c *call) (any, error) {
 		headers: []header{{"Content-Type", "application/health+json"}}}, nil
 }
 
-// healthReport returns what GET /widget/health answers. Its output, the reason why it does not pass, is
+// healthReport returns what GET /widget/health answers. The status is pass; warn while another program holds
+// the write lock, the WAL is larger than maxWAL, the key file can't be used or the clock is not taken for
+// right; fail when the database can't be read or written, when it has been locked for as long as a write waits,
+// or while the service stops. Damage that a request or a worker has met is fail if a write met it, else warn, until
+// 'widgetd check' passes or the service is started again. Its output, the reason why it does not pass, is
 // one of a closed list of sentences, so it never contains a path or SQL.
 func (s *server) healthReport() *healthReport {
 	return s.reportOf(s.checkHealth())
@@ -124,7 +139,7 @@ func (s *server) reportOf(found *healthProbe) *healthReport {
 
 // worsen gives the report a worse status for a reason; "": there is none. Of two reasons for the same status the first
 // stays.
-func (h *healthReport) worsen(status, reason string) {
+func (h *healthReport) worsen(status healthStatus, reason string) {
 	if reason != "" && h.Status != healthFail && h.Status != status {
 		h.Status, h.Output = status, reason
 	}
@@ -237,9 +252,10 @@ func (h *healthCheck) unproven(now time.Time) string {
 	return faultsUnproven[h.proof.What]
 }
 
-// showAlive answers GET /livez. It does not use the database: an answer says that the process
-// runs and serves requests.
-func (s *server) showAlive(w *response, _ *http.Request) {
+// Ask whether the process runs.
+//
+// Answers without the database: an answer says that the process runs and serves requests.
+func (s *server) getLiveness(w *response, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	s.write(w, reply{status: http.StatusOK, body: []byte("alive\n")})
 }

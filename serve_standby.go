@@ -210,7 +210,7 @@ func endFollower(db string) (ended bool) {
 func (b *standby) startStatus() (stop func()) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		report, health := b.health(), healthPass
+		report, health := b.health(), healthStatus(healthPass)
 		if report.Output != standbyText {
 			health = healthWarn
 		}

@@ -50,7 +50,7 @@ const (
 type serviceStatus struct {
 	Version    string         `json:"version"`
 	StartedAt  stamp          `json:"started_at"`
-	Health     string         `json:"health"`           // pass, warn or fail
+	Health     healthStatus   `json:"health"`
 	Output     string         `json:"output,omitempty"` // why health does not pass
 	Clock      clockFault     `json:"clock,omitempty"`  // what is wrong with the clock
 	Litestream bool           `json:"litestream"`
@@ -464,7 +464,7 @@ func (r *statusReport) tellOfService(s *serviceStatus, failed error) {
 		r.say("not running")
 		r.ask("the service is not running: start it")
 	default:
-		r.say("%s", strings.TrimSuffix(s.Health+": "+s.Output, ": "))
+		r.say("%s", strings.TrimSuffix(string(s.Health)+": "+s.Output, ": "))
 		r.tellOfTrouble(s)
 	}
 	r.label = "version"

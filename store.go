@@ -23,8 +23,9 @@ import (
 
 // The sentinels that store verbs return.
 var (
-	errNotFound      = &refusal{code: codeNotFound}
-	errBusy          = &refusal{code: codeBusy, retryAfter: 5 * time.Second}
+	errNotFound = &refusal{code: codeNotFound}
+	errBusy     = &refusal{code: codeBusy, retryAfter: 5 * time.Second,
+		detail: "Another program has locked the database; nothing was written. Try again shortly."}
 	errStorageFull   = &refusal{code: codeStorageFull, retryAfter: 30 * time.Second}
 	errStorage       = &refusal{code: codeStorage, retryAfter: 30 * time.Second}
 	errUnreadable    = &refusal{code: codeUnreadable}

@@ -453,7 +453,7 @@ func TestWorkers_goOnWithoutWhatCanNotBeRead(t *testing.T) {
 		s.check(s.chore("revenue can't be recorded")(t.Context()))
 	}
 	for id, want := range map[string]string{good.ID: orderExpired, waiting.ID: orderExpired, half.ID: orderOpen} {
-		equal(t, "state of "+id, s.row(id).State, want)
+		equal(t, "state of "+id, s.row(id).State, orderState(want))
 	}
 	equal(t, "facts", []int{len(s.facts(sold.ID)), len(s.facts(unsold.ID))}, []int{1, 1}) // since they were sold
 	s.counts(rowsAtOnce+101, `SELECT count(*) FROM orders WHERE created_at = `+noDay+` AND state = 'open'`)

@@ -91,9 +91,9 @@ func (s *killedShop) await(order, state, payment string) {
 			must(s.t, err)
 			all, err := st.paymentsOf(order)
 			must(s.t, err)
-			got := o.State
+			got := string(o.State)
 			if len(all) > 0 {
-				got += " " + all[len(all)-1].State
+				got += " " + string(all[len(all)-1].State)
 			}
 			if got == state+" "+payment {
 				return

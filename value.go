@@ -3,7 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"compress/gzip"
+	"compress/flate"
 	"crypto/rand"
 	"crypto/sha256"
 	"database/sql/driver"
@@ -229,20 +229,27 @@ var compressedFiles embed.FS
 // embedded returns the text of a file that compressedFiles has a copy of, such as "web/openapi.json"; it panics if
 // there is none. Each call decompresses it, so a caller that needs it more than once should keep the result.
 func embedded(name string) string {
-	file, err := compressedFiles.ReadFile("compressed/" + name + ".gz")
+	file, err := compressedFiles.ReadFile("compressed/" + name + ".deflate")
 	if err != nil {
 		panic(err)
 	}
 	var text strings.Builder
-	text.Grow(int(binary.LittleEndian.Uint32(file[len(file)-4:]))) // its length (RFC 1952, section 2.3.1)
-	z, err := gzip.NewReader(bytes.NewReader(file))
-	if err == nil {
-		_, err = io.Copy(&text, z)
-	}
-	if err != nil {
+	if _, err = io.Copy(&text, flate.NewReaderDict(bytes.NewReader(file), dictionaryOf(name, embedded))); err != nil {
 		panic(name + ": " + err.Error()) // which a test rules out
 	}
 	return text.String()
+}
+
+// dictionaryOf returns the dictionary with which a file is compressed: a page in Markdown says what that in HTML does.
+// read returns the text of a file.
+func dictionaryOf(name string, read func(name string) string) []byte {
+	page, inMarkdown := strings.CutSuffix(name, ".md")
+	if !inMarkdown || !strings.HasPrefix(page, "docs/") {
+		return nil
+	}
+	page = strings.TrimSuffix(strings.TrimRight(page, "0123456789"), "-") // of which it may be the second part
+	text := read(page + ".html")
+	return []byte(text[max(0, len(text)-32<<10):]) // as far back as a reference can point
 }
 
 // makeRoom removes an arbitrary entry of a map that has max of them, unless it has one of the key already.
@@ -337,20 +344,20 @@ func dateIn(zone *time.Location, moment time.Time) time.Time {
 }
 
 // checkZone is a textCheck for a time zone of the IANA database.
-func checkZone(s string) (code, detail string) {
+var checkZone = textCheck{pattern: "^[A-Za-z0-9_+/-]+$", of: func(s string) (code, detail string) {
 	if _, err := loadZone(s); err != nil {
 		return "unknown_zone", "This must be a time zone such as Europe/Zurich."
 	}
 	return "", ""
-}
+}}
 
 // checkCutOff is a textCheck for a time of day, from 00:00 to 23:59.
-func checkCutOff(s string) (code, detail string) {
+var checkCutOff = textCheck{pattern: "^([01][0-9]|2[0-3]):[0-5][0-9]$", of: func(s string) (code, detail string) {
 	if _, err := time.Parse("15:04", s); err != nil || len(s) != len("15:04") {
 		return "invalid_time", "This must be a time of day such as 04:00."
 	}
 	return "", ""
-}
+}}
 
 // parseDate parses a calendar day from 1970 to lastYear, as 2027-01-31 or 31.01.2027, and returns
 // its first second in UTC. It reports false for anything else.

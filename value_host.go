@@ -10,12 +10,12 @@ import (
 	"unicode/utf8"
 )
 
-func checkPage(s string) (code, detail string) {
+var checkPage = textCheck{pattern: "^/", of: func(s string) (code, detail string) {
 	if !strings.HasPrefix(s, "/") {
 		return "invalid_page", "A page is a path: it begins with /."
 	}
 	return "", ""
-}
+}}
 
 // parseOrigin returns an origin in its normal form (RFC 6454): scheme and host in lower case,
 // without a default port. Anything but one http or https origin is an error, "null" too.

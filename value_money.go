@@ -24,12 +24,12 @@ const (
 )
 
 // checkCurrency is a textCheck for a currency.
-func checkCurrency(s string) (code, detail string) {
+var checkCurrency = textCheck{words: currencies, of: func(s string) (code, detail string) {
 	if !slices.Contains(currencies, s) {
 		return "unknown_currency", "This must be one of " + strings.Join(currencies, ", ") + "."
 	}
 	return "", ""
-}
+}}
 
 // addUp returns the sum of amounts. It reports false if one is negative or above maxAmount, or the sum is.
 func addUp(amounts ...int64) (sum int64, ok bool) {

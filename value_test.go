@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
+	"compress/flate"
 	"flag"
 	"io/fs"
 	"os"
@@ -45,19 +45,20 @@ func TestEmbedded_isWhatItsSourcesAre(t *testing.T) {
 		must(t, os.RemoveAll("compressed"))
 		for name, text := range texts {
 			var small bytes.Buffer
-			z, err := gzip.NewWriterLevel(&small, gzip.BestCompression) // without a time or a name, so always the same
+			dictionary := dictionaryOf(name, func(other string) string { return texts[other] })
+			z, err := flate.NewWriterDict(&small, flate.BestCompression, dictionary)
 			must(t, err)
 			_, err = z.Write([]byte(text))
 			must(t, err)
 			must(t, z.Close())
-			name = "compressed/" + name + ".gz"
+			name = "compressed/" + name + ".deflate"
 			must(t, os.MkdirAll(filepath.Dir(name), 0o755))
 			must(t, os.WriteFile(name, small.Bytes(), 0o644))
 		}
 		t.Skip("written; build the test anew to check it")
 	}
 	err := fs.WalkDir(compressedFiles, ".", func(name string, d fs.DirEntry, err error) error {
-		source := strings.TrimSuffix(strings.TrimPrefix(name, "compressed/"), ".gz")
+		source := strings.TrimSuffix(strings.TrimPrefix(name, "compressed/"), ".deflate")
 		if _, known := texts[source]; !d.IsDir() && !known {
 			t.Errorf("%s is a copy of nothing that is embedded", name)
 		}
@@ -65,7 +66,7 @@ func TestEmbedded_isWhatItsSourcesAre(t *testing.T) {
 	})
 	must(t, err)
 	for name, text := range texts {
-		_, err := compressedFiles.Open("compressed/" + name + ".gz")
+		_, err := compressedFiles.Open("compressed/" + name + ".deflate")
 		if err != nil || embedded(name) != text {
 			t.Errorf("%s has changed: go test -run TestEmbedded -write-embedded .", name)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -36,9 +37,27 @@ const (
 	required need = true
 )
 
-// A textCheck checks a text. It returns the code and the detail of a fieldError, or "" and "" if
-// the text passes.
-type textCheck func(s string) (code, detail string)
+// A textCheck checks a text, and says what passes as JSON Schema does. The zero textCheck lets every text pass.
+type textCheck struct {
+	of func(s string) (code, detail string) // those of a fieldError; "" and "" if the text passes
+
+	pattern, format string
+	words           []string     // the only texts that pass
+	named           reflect.Type // of words
+	least, most     int          // characters; 0: as many as there are
+	numbers         [2]int       // of a parameter that is a whole number: from and to
+}
+
+// fault returns what is wrong with a text, as the code and the detail of a fieldError; "" and "": nothing.
+func (c textCheck) fault(s string) (code, detail string) {
+	if c.of == nil {
+		return "", ""
+	}
+	return c.of(s)
+}
+
+// anyText is the check of a text that may be anything.
+var anyText textCheck
 
 // checkText checks what holds for every text: valid UTF-8, at most max characters, none of them
 // a control character, and not empty if it is required. Its results are those of a textCheck.
@@ -56,8 +75,8 @@ func checkText(s string, n need, max int) (code, detail string) {
 	return "", ""
 }
 
-// checkedBy returns a textCheck of what a text has to be, with the code and the detail of what is not.
-func checkedBy(is func(s string) bool, code, detail string) textCheck {
+// checkedBy returns the function of a textCheck for what a text has to be, with the code and the detail of what is not.
+func checkedBy(is func(s string) bool, code, detail string) func(s string) (string, string) {
 	return func(s string) (string, string) {
 		if is(s) {
 			return "", ""
@@ -66,47 +85,62 @@ func checkedBy(is func(s string) bool, code, detail string) textCheck {
 	}
 }
 
-// notEmptyAnd returns a textCheck of a text that must not be empty, and must pass check.
+// notEmptyAnd returns a check of a text that must not be empty, and must pass check.
 func notEmptyAnd(check textCheck) textCheck {
-	return func(s string) (code, detail string) {
-		if code, detail = notEmpty(s); code == "" {
-			code, detail = check(s)
+	of := check.of
+	check.least = 1
+	check.of = func(s string) (code, detail string) {
+		if code, detail = notEmpty.of(s); code == "" {
+			code, detail = of(s)
 		}
 		return code, detail
 	}
+	return check
 }
 
-// notEmpty is a textCheck for a text that must not be empty.
-func notEmpty(s string) (code, detail string) {
-	if s == "" {
-		return "empty", "This must not be empty."
-	}
-	return "", ""
-}
+// notEmpty is a check for a text that must not be empty.
+var notEmpty = textCheck{least: 1, of: checkedBy(func(s string) bool { return s != "" },
+	"empty", "This must not be empty.")}
 
 // isID returns a check for an id with that prefix.
 func isID(prefix string) textCheck {
-	return func(s string) (code, detail string) {
-		if !validID(prefix, s) {
-			return "invalid_id", "This is not an id of the kind " + prefix + "_…"
-		}
-		return "", ""
-	}
+	return textCheck{pattern: idPattern(prefix), of: checkedBy(func(s string) bool { return validID(prefix, s) },
+		"invalid_id", "This is not an id of the kind "+prefix+"_…")}
 }
+
+// idPattern returns the regular expression of ids with a prefix.
+func idPattern(prefix string) string { return "^" + prefix + "_[0-7][0-9a-hjkmnp-tv-z]{25}$" }
 
 // isText returns a check for a text of 1 to max characters.
 func isText(max int) textCheck {
-	return func(s string) (code, detail string) { return checkText(s, required, max) }
+	return textCheck{least: 1, most: max,
+		of: func(s string) (code, detail string) { return checkText(s, required, max) }}
+}
+
+// declaredWords are the words that the values of types of text are, by the type.
+var declaredWords = map[reflect.Type][]string{}
+
+// declareWords declares the words of a type, and returns them.
+func declareWords[T ~string](words ...T) []T {
+	declaredWords[reflect.TypeFor[T]()] = asTexts(words)
+	return words
+}
+
+// asTexts returns words as texts.
+func asTexts[T ~string](words []T) []string {
+	texts := make([]string, len(words))
+	for i, word := range words {
+		texts[i] = string(word)
+	}
+	return texts
 }
 
 // oneOf returns a check for a text that is one of choices.
-func oneOf(choices ...string) textCheck {
-	return func(s string) (code, detail string) {
-		if slices.Contains(choices, s) {
-			return "", ""
-		}
-		return "unknown_value", "This must be one of " + strings.Join(choices, ", ") + "."
-	}
+func oneOf[T ~string](choices ...T) textCheck {
+	words := asTexts(choices)
+	is := func(s string) bool { return slices.Contains(words, s) }
+	return textCheck{words: words, named: reflect.TypeFor[T](),
+		of: checkedBy(is, "unknown_value", "This must be one of "+strings.Join(words, ", ")+".")}
 }
 
 // nilIfEmpty returns a pointer to s, or nil for "", which the database stores as NULL.
@@ -258,18 +292,21 @@ func isCountry(s string) bool {
 }
 
 // checkCountry is a textCheck for a country.
-func checkCountry(s string) (code, detail string) {
+var checkCountry = textCheck{pattern: "^[A-Z]{2}$", of: func(s string) (code, detail string) {
 	if !isCountry(s) {
 		return "unknown_country", "This must be the code of a country in ISO 3166-1, such as CH."
 	}
 	return "", ""
-}
+}}
 
 const (
 	maxCodes      = 100 // of a list
 	maxCodeLength = 64
 	maxCodesBytes = 1200 // of all of a list as JSON: the longest lease, 4,062 bytes, must fit maxTokenBytes
 )
+
+// codePattern matches the code of an entitlement.
+const codePattern = "^[A-Za-z0-9_:][A-Za-z0-9_.:-]{0,63}$"
 
 // checkCode checks the code of an entitlement. It returns a validation code and what is
 // wrong, or "" when nothing is.

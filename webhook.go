@@ -16,6 +16,9 @@ import (
 // scopeWebhooks is the scope of all endpoints of webhooks.
 const scopeWebhooks = "webhooks:write"
 
+// A webhookType is a type of event that a webhook can name. More may come.
+type webhookType string
+
 // webhookNoun declares webhooks.
 func webhookNoun() noun {
 	return noun{
@@ -60,13 +63,17 @@ var (
 	webhookProblems problemTable
 
 	codeWebhookNotFound = webhookProblems.add(404, "webhook_not_found", "Webhook not found",
-		"There is no webhook with this id.")
+		"There is no webhook with this id.",
+		"Correct the id. What belongs to another account is not found either.")
 	codeDeliveryNotFound = webhookProblems.add(404, "delivery_not_found", "Delivery not found",
-		"There is no delivery with this id: those of 30 days are kept, and the last 1,000 of a webhook.")
+		"There is no delivery with this id: those of 30 days are kept, and the last 1,000 of a webhook.",
+		"Take an id from the list of deliveries; `replay` sends events whose deliveries are not kept any more.")
 	codeWebhookLimit = webhookProblems.add(409, "webhook_limit_reached", "Too many webhooks",
-		"The account has 50 webhooks already: remove one first.")
+		"The account has 50 webhooks already: remove one first.",
+		"Remove a webhook, or name more types in one.")
 	codeWebhookNotEnabled = webhookProblems.add(409, "webhook_not_enabled", "Webhook not enabled",
-		"Events are sent to enabled webhooks only: enable it first.")
+		"Events are sent to enabled webhooks only: enable it first.",
+		"Enable it, and send it again when `state` is `enabled`.")
 
 	errWebhook         = &refusal{code: codeWebhookNotFound}
 	errDelivery        = &refusal{code: codeDeliveryNotFound}
@@ -76,6 +83,12 @@ var (
 	errWebhookDisabled = &refusal{code: codeWebhookNotEnabled}
 )
 
+// A webhookState is whether a webhook gets events. `pending`: it gets them as soon as it has answered a test with
+// 2xx. `enabled`: it gets them. `disabled`: it gets none.
+type webhookState string
+
+var webhookStates = declareWords[webhookState](webhookPending, webhookEnabled, webhookDisabled)
+
 // The states of a webhook.
 const (
 	webhookPending  = "pending" // it has not answered a test with 2xx since it was added, changed or disabled
@@ -83,9 +96,14 @@ const (
 	webhookDisabled = "disabled"
 )
 
+// A webhookReason is why a webhook is disabled.
+type webhookReason string
+
+var _ = declareWords[webhookReason](disabledByOwner, disabledGone, disabledFailing)
+
 // Why a webhook is disabled.
 const (
-	disabledByOwner = "owner"
+	disabledByOwner = "owner"   // somebody did it
 	disabledGone    = "gone"    // it answered 410
 	disabledFailing = "failing" // every attempt within maxFailing failed
 )
@@ -112,20 +130,29 @@ var retryDelays = [...]time.Duration{
 
 // A webhook is an address that events of an account are posted to.
 type webhook struct {
-	ID           string   `json:"id"`
-	AccountID    string   `json:"account_id"`
-	URL          string   `json:"url"`
-	Types        codeList `json:"types"` // of the events that it gets
-	Description  *string  `json:"description"`
-	State        string   `json:"state"`  // webhookPending, webhookEnabled or webhookDisabled
-	Reason       *string  `json:"reason"` // why it is disabled: disabledByOwner, …
-	FailingSince stamp    `json:"failing_since"`
-	RotatedAt    stamp    `json:"secret_rotated_at"`
-	Replaying    bool     `json:"replaying"`
-	MadeBy       string   `json:"made_by"` // as event.Actor
-	AppID        *string  `json:"app_id"`  // the application that made it for itself; nil: none did
-	CreatedAt    stamp    `json:"created_at"`
-	UpdatedAt    stamp    `json:"updated_at"`
+	ID          string       `json:"id" is:"whe"`            // The id of the webhook.
+	AccountID   string       `json:"account_id" is:"acct"`   // The account whose events it gets.
+	URL         string       `json:"url" is:"uri"`           // Where events are posted to.
+	Types       codeList     `json:"types" is:"webhookType"` // The types of the events that it gets.
+	Description *string      `json:"description"`            // What it is, for people, or null: nothing was said.
+	State       webhookState `json:"state"`                  // Whether it gets events.
+
+	// Why it is `disabled`: `owner`, somebody did it; `gone`, it answered 410; `failing`, every attempt of five days
+	// failed. Or null: it is not.
+	Reason *webhookReason `json:"reason"`
+
+	// The first failure since it last answered with 2xx, or null: there is none.
+	FailingSince stamp `json:"failing_since"`
+
+	RotatedAt stamp  `json:"secret_rotated_at"` // When it last got another secret, or null: it has its first.
+	Replaying bool   `json:"replaying"`         // Whether past events are being sent again.
+	MadeBy    string `json:"made_by"`           // Who added it: `token` or `app` and its id, or `operator`.
+
+	// The application that made it for itself, and with whose grant it ends, or null: none did.
+	AppID *string `json:"app_id" is:"app"`
+
+	CreatedAt stamp `json:"created_at"` // When it was added.
+	UpdatedAt stamp `json:"updated_at"` // When it was last changed.
 
 	SecretNumber int   `json:"-"` // of the rotation, from 1
 	TestSeq      int64 `json:"-"` // number of the event of the test that is still to be sent; 0: none
@@ -137,17 +164,22 @@ func (w *webhook) members() []member {
 		{name: "url", at: &w.URL, apart: true},
 		{name: "types", at: &w.Types, apart: true},
 		{name: "description", at: &w.Description, high: maxWebhookText},
-		{name: "state", at: &w.State, high: maxNameLength, check: checkNewState},
+		{name: "state", at: (*string)(&w.State), high: maxNameLength, check: checkNewState}, // No events for now.
 	}
 }
 
 // checkNewState is a textCheck for the state that a PATCH sets.
-func checkNewState(s string) (code, detail string) {
+var checkNewState = textCheck{words: []string{webhookDisabled}, of: func(s string) (code, detail string) {
 	if s != webhookDisabled {
 		return "unknown_value", `Only "disabled" can be set: POST /webhooks/{id}/enable enables a webhook.`
 	}
 	return "", ""
-}
+}}
+
+// A deliveryOutcome is what became of an attempt to send an event: it succeeded where the answer was 2xx.
+type deliveryOutcome string
+
+var deliveryOutcomes = declareWords[deliveryOutcome](outcomeSucceeded, outcomeFailed)
 
 // The outcomes of an attempt to send an event.
 const (
@@ -157,18 +189,26 @@ const (
 
 // A delivery is one attempt to send an event to a webhook.
 type delivery struct {
-	ID           string    `json:"id"`
-	WebhookID    string    `json:"webhook_id"`
-	EventID      string    `json:"event_id"` // the webhook-id that was sent
-	Type         eventType `json:"type"`
-	Attempt      int       `json:"attempt"` // from 1
-	At           stamp     `json:"at"`
-	Outcome      string    `json:"outcome"` // outcomeSucceeded or outcomeFailed
-	Status       *int      `json:"status"`  // of the answer; nil: there was none
-	Error        *string   `json:"error"`   // why there was none: outboundError.reason
-	Milliseconds int64     `json:"duration_ms"`
-	Answer       *string   `json:"answer"`          // the beginning of the answer if the attempt failed
-	NextAt       stamp     `json:"next_attempt_at"` // zero: it is not tried again
+	ID        string          `json:"id" is:"whd"`         // The id of the delivery.
+	WebhookID string          `json:"webhook_id" is:"whe"` // The webhook.
+	EventID   string          `json:"event_id" is:"evt"`   // The event: the `webhook-id` that was sent.
+	Type      eventType       `json:"type"`                // The type of the event.
+	Attempt   int             `json:"attempt" least:"1"`   // Which attempt to send this event it was.
+	At        stamp           `json:"at"`                  // When it was sent.
+	Outcome   deliveryOutcome `json:"outcome"`             // What became of it.
+	Status    *int            `json:"status" least:"-"`    // The HTTP status of the answer, or null: there was none.
+
+	// Why there was no answer: `timeout`, `no_public_address`, `connection`, `tls`, `answer_too_large`,
+	// `malformed_answer` or `address_refused`; others may come. Or null: there was one.
+	Error *string `json:"error"`
+
+	Milliseconds int64 `json:"duration_ms"` // How long it took, in milliseconds.
+
+	// The first 2 KiB of the answer to a failed attempt, or null: it succeeded, or the address is one that only the
+	// operator admits.
+	Answer *string `json:"answer"`
+
+	NextAt stamp `json:"next_attempt_at"` // When the event is sent again, or null: it is not.
 
 	eventSeq int64
 }
@@ -374,7 +414,7 @@ func sendTest(t *tx, w *webhook, actor string) (eventID string, err error) {
 }
 
 // disable disables a webhook. One that is disabled already keeps its reason.
-func (w *webhook) disable(reason string) {
+func (w *webhook) disable(reason webhookReason) {
 	if w.State != webhookDisabled {
 		w.State, w.Reason, w.FailingSince, w.TestSeq = webhookDisabled, &reason, stamp{}, 0
 	}
@@ -425,7 +465,7 @@ func addChangeEvents(t *tx, w *webhook, changed []string, actor string) {
 	if w.State == webhookDisabled {
 		if at := slices.Index(changed, "state"); at >= 0 {
 			changed = slices.Delete(changed, at, at+1)
-			disabled := webhookEvent(w, eventWebhookDisabled, actor, "reason", *w.Reason)
+			disabled := webhookEvent(w, eventWebhookDisabled, actor, "reason", string(*w.Reason))
 			t.addEvent(disabled)
 		}
 	}

@@ -112,22 +112,22 @@ func setDisabled(_ *env, body map[string]any) error {
 
 // A webhookRow is a webhook as webhook list prints it, without the path of its address, which may be a secret.
 type webhookRow struct {
-	ID           string   `json:"id"`
-	State        string   `json:"state"`
-	Reason       *string  `json:"reason"`
-	FailingSince stamp    `json:"failing_since"`
-	Host         string   `json:"host"`
-	Types        codeList `json:"types"`
-	Description  *string  `json:"description"`
-	AccountID    string   `json:"account_id"`
-	Waiting      int      `json:"waiting"` // events that are still to be sent, up to maxWaiting
-	LastSuccess  stamp    `json:"last_success_at"`
+	ID           string         `json:"id"`
+	State        webhookState   `json:"state"`
+	Reason       *webhookReason `json:"reason"`
+	FailingSince stamp          `json:"failing_since"`
+	Host         string         `json:"host"`
+	Types        codeList       `json:"types"`
+	Description  *string        `json:"description"`
+	AccountID    string         `json:"account_id"`
+	Waiting      int            `json:"waiting"` // events that are still to be sent, up to maxWaiting
+	LastSuccess  stamp          `json:"last_success_at"`
 }
 
 // webhookPages reads the webhooks that the options of webhook list leave.
 func webhookPages(e *env, q *queries) (rowPages, error) {
 	state := e.str("state")
-	if state != "" && !slices.Contains([]string{webhookPending, webhookEnabled, webhookDisabled}, state) {
+	if state != "" && !slices.Contains(asTexts(webhookStates), state) {
 		return nil, usageError(fmt.Sprintf("-state must be pending, enabled or disabled, not %q", printable(state)))
 	}
 	o, err := e.filterAccount()
@@ -139,7 +139,7 @@ func webhookPages(e *env, q *queries) (rowPages, error) {
 		page, err := q.webhooks(o, before, limit)
 		for _, w := range page.rows {
 			fails := !w.FailingSince.IsZero() || w.Reason != nil && *w.Reason != disabledByOwner
-			if state != "" && w.State != state || e.on("failing") && !fails {
+			if state != "" && string(w.State) != state || e.on("failing") && !fails {
 				continue
 			}
 			row := webhookRow{ID: w.ID, State: w.State, Reason: w.Reason, FailingSince: w.FailingSince, Host: w.host(),

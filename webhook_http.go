@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 )
 
@@ -16,30 +17,43 @@ type webhookAPI struct {
 // webhookWing makes the routes of webhooks.
 func webhookWing(s *server) wing {
 	a := &webhookAPI{server: s, types: subscribable(s.nouns)}
-	routes := []route{
-		{pattern: "GET /webhooks", question: true, run: a.listWebhooks},
-		{pattern: "POST /webhooks", creates: true, run: a.createWebhook},
-		{pattern: "GET /webhooks/{id}", run: a.showWebhook},
-		{pattern: "PATCH /webhooks/{id}", run: a.patchWebhook},
-		{pattern: "DELETE /webhooks/{id}", run: a.removeWebhook},
-		{pattern: "POST /webhooks/{id}/test", noBody: true, run: a.testWebhook},
-		{pattern: "POST /webhooks/{id}/enable", noBody: true, run: a.enableWebhook},
-		{pattern: "POST /webhooks/{id}/rotate-secret", noBody: true, creates: true, run: a.rotateSecret},
-		{pattern: "POST /webhooks/{id}/replay", creates: true, run: a.replayEvents},
-		{pattern: "GET /webhooks/{id}/deliveries", question: true, run: a.listDeliveries},
-		{pattern: "POST /webhooks/{id}/deliveries/{delivery}/retry", noBody: true, run: a.retryDelivery},
-	}
-	for i := range routes {
-		routes[i].token, routes[i].scope, routes[i].careful = tokenRequired, scopeWebhooks, true
-	}
 	w := webhookWorkerOf(s)
-	all := wing{routes: routes, metrics: webhookMetrics(w),
+	all := wing{routes: webhookRoutes(a), metrics: webhookMetrics(w),
 		counts: map[string]func() int64{countFailedSends: w.failed.Load},
 		chores: []chore{{fault: faultWebhookSweep, timeDriven: true, run: w.sweep}}}
 	if !s.noWebhooks {
 		all.workers = append(all.workers, w.run)
 	}
 	return all
+}
+
+func webhookRoutes(a *webhookAPI) []route {
+	const one = "webhook_not_found"
+	return []route{
+		{pattern: "GET /webhooks", scope: scopeWebhooks, question: true,
+			endpoint: owned(a.server, readOnlyPage("whe"), a.listWebhooks)},
+		{pattern: "POST /webhooks", scope: scopeWebhooks, creates: true, refuses: "webhook_limit_reached",
+			endpoint: owned(a.server, a.readNewWebhook, a.createWebhook)},
+		{pattern: "GET /webhooks/{id}", scope: scopeWebhooks, refuses: one,
+			endpoint: owned(a.server, readNoMembers, a.getWebhook)},
+		{pattern: "PATCH /webhooks/{id}", scope: scopeWebhooks, refuses: one,
+			endpoint: owned(a.server, a.readWebhookChange, a.updateWebhook)},
+		{pattern: "DELETE /webhooks/{id}", scope: scopeWebhooks, refuses: one, answers: answerForm{empty: 204},
+			endpoint: owned(a.server, readNoMembers, a.deleteWebhook)},
+		{pattern: "POST /webhooks/{id}/test", scope: scopeWebhooks, noBody: true, refuses: one,
+			endpoint: owned(a.server, readNoMembers, a.testWebhook)},
+		{pattern: "POST /webhooks/{id}/enable", scope: scopeWebhooks, noBody: true, refuses: one,
+			endpoint: owned(a.server, readNoMembers, a.enableWebhook)},
+		{pattern: "POST /webhooks/{id}/rotate-secret", scope: scopeWebhooks, noBody: true, creates: true, refuses: one,
+			endpoint: owned(a.server, readNoMembers, a.rotateWebhookSecret)},
+		{pattern: "POST /webhooks/{id}/replay", scope: scopeWebhooks, creates: true,
+			refuses: "webhook_not_found webhook_not_enabled", endpoint: owned(a.server, readReplay, a.replayWebhook)},
+		{pattern: "GET /webhooks/{id}/deliveries", scope: scopeWebhooks, question: true, refuses: one,
+			endpoint: owned(a.server, readDeliveryQuery, a.listDeliveries)},
+		{pattern: "POST /webhooks/{id}/deliveries/{delivery}/retry", scope: scopeWebhooks, noBody: true,
+			refuses:  "webhook_not_found delivery_not_found webhook_not_enabled",
+			endpoint: owned(a.server, readNoMembers, a.retryDelivery)},
+	}
 }
 
 // webhookWorkerOf makes the worker that sends a server's webhooks.
@@ -117,17 +131,27 @@ func shownWebhook(w *webhook) *webhook {
 	return &shown
 }
 
-// A webhookWithSecret is the answer that shows a new secret, which no later answer does.
+// A webhookWithSecret is a webhook, with the secret that signs what is sent to it.
 type webhookWithSecret struct {
 	*webhook
-	Secret        string `json:"secret"`
-	PreviousUntil stamp  `json:"previous_secret_until,omitzero"` // until when the previous secret signs too
+
+	// The secret: `whsec_` and 32 bytes in base64. It is shown this once.
+	Secret string `json:"secret" is:"^whsec_[A-Za-z0-9+/]{43}=$"`
 }
 
-// withSecret returns a webhook with its current secret.
-func (a *webhookAPI) withSecret(w *webhook) *webhookWithSecret {
-	secret := webhookSecret(a.keys.Load(), w.ID, w.SecretNumber)
-	return &webhookWithSecret{webhook: shownWebhook(w), Secret: formatWebhookSecret(secret)}
+// A webhookRotation is a webhook, with its new secret.
+type webhookRotation struct {
+	*webhook
+
+	// The new secret: `whsec_` and 32 bytes in base64. It is shown this once.
+	Secret string `json:"secret" is:"^whsec_[A-Za-z0-9+/]{43}=$"`
+
+	PreviousUntil stamp `json:"previous_secret_until"` // Until when the secret before signs too.
+}
+
+// secretOf returns the current secret of a webhook, as its owner is shown it.
+func (a *webhookAPI) secretOf(w *webhook) string {
+	return formatWebhookSecret(webhookSecret(a.keys.Load(), w.ID, w.SecretNumber))
 }
 
 // checkReplay returns why the author must not be given the stored answer to an earlier call, which shows
@@ -140,7 +164,10 @@ func (by webhookAuthor) checkReplay(w *struct {
 
 // readURL reads the address of a webhook and returns its normal form, "" if it is wrong.
 func (a *webhookAPI) readURL(in *input) string {
-	v := in.member("url", jsonString, required)
+	// Where events are posted to: `https`, port 443, a host name in ASCII with public addresses, no user name, no
+	// fragment. An operator may admit other addresses.
+	v := in.member(reading{name: "url", kind: jsonString, need: required, high: maxOutboundURL,
+		check: textCheck{format: "uri"}})
 	if v == nil {
 		return ""
 	}
@@ -153,10 +180,9 @@ func (a *webhookAPI) readURL(in *input) string {
 
 // readTypes reads the types of a webhook.
 func (a *webhookAPI) readTypes(in *input) codeList {
-	if in.array("types", len(a.types)) == nil {
-		return nil
-	}
-	types := in.texts("types", len(a.types), maxNameLength)
+	// The types of the events that it gets, none twice.
+	types := in.textsOf(reading{name: "types", need: required, low: 1, high: len(a.types), each: maxNameLength,
+		check: textCheck{words: asTexts(a.types), named: reflect.TypeFor[webhookType]()}})
 	checkWebhookTypes(types, a.types, func(at int, code, detail string) {
 		if types[at] != "" { // in.texts has already reported an empty one
 			in.wrong(fmt.Sprintf("types/%d", at), code, detail)
@@ -176,34 +202,59 @@ func (a *webhookAPI) checkHost(ctx context.Context, c *call, url string) error {
 	return nil
 }
 
-func (a *webhookAPI) createWebhook(ctx context.Context, c *call) (any, error) {
-	wanted := webhook{URL: a.readURL(c.in), Types: a.readTypes(c.in),
-		Description: nilIfEmpty(c.in.text("description", optional, maxWebhookText, nil))}
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// List webhooks.
+//
+// Lists webhooks, newest first. A request has two seconds, waiting included.
+func (a *webhookAPI) listWebhooks(ctx context.Context, _ *call, of owner, page pageQuery) (*list[*webhook], error) {
+	found, err := a.store.within(ctx).webhooks(of, page.before, page.limit)
+	return showPage(found, shownWebhook), err
+}
+
+// A newWebhook is the request for a webhook. A member that is not listed here is refused.
+type newWebhook struct {
+	url         string
+	types       codeList
+	description *string
+}
+
+func (a *webhookAPI) readNewWebhook(in *input) (r *newWebhook) {
+	r = new(newWebhook)
+	r.url, r.types = a.readURL(in), a.readTypes(in)
+	r.description = nilIfEmpty(in.text("description", optional, maxWebhookText, anyText)) // What it is, for people.
+	return r
+}
+
+// Add a webhook.
+//
+// Adds a webhook and sends it a signed `webhook.test` at once, which enables it if the answer is 2xx. Its `secret` is
+// in this answer and in no other. The token needs the scope for reading each of the `types`: `licenses:read` for
+// `license.` and `device.`, `leads:read` for `lead.`, `orders:read` for `order.` and `payment.`, `books:write` for
+// `books.`, `events:read` for all others. An account has at most 50 webhooks, of which one application has made at
+// most 10. With the token of an application only the webhooks that it has made itself are found; they end with the
+// grant under which it did, and get what the application may read when it is sent.
+func (a *webhookAPI) createWebhook(
+	ctx context.Context, c *call, of owner, r *newWebhook,
+) (*webhookWithSecret, error) {
 	o := c.oneOwner(of) // a webhook belongs to one account: the caller's, if it names none
 	by := webhookAuthorOf(c)
-	if err := by.checkScopes(wanted.Types); err != nil {
+	if err := by.checkScopes(r.types); err != nil {
 		return nil, err
 	}
-	if err := a.checkHost(ctx, c, wanted.URL); err != nil {
+	if err := a.checkHost(ctx, c, r.url); err != nil {
 		return nil, err
 	}
 	c.stillTrue = replaysOf(o, by.checkReplay)
 	return create(ctx, a.server, c, func(t *tx) (*webhookWithSecret, error) {
-		w := wanted
-		w.AccountID = o.account
-		if err := createWebhook(t, &w, by); err != nil {
+		w := &webhook{AccountID: o.account, URL: r.url, Types: r.types, Description: r.description}
+		if err := createWebhook(t, w, by); err != nil {
 			return nil, err
 		}
-		return a.withSecret(&w), nil
+		return &webhookWithSecret{shownWebhook(w), a.secretOf(w)}, nil
 	})
 }
 
-// readChange reads the body of PATCH /webhooks/{id}.
-func (a *webhookAPI) readChange(in *input) change {
+// readWebhookChange reads the body of PATCH /webhooks/{id}.
+func (a *webhookAPI) readWebhookChange(in *input) change {
 	set := in.change(new(webhook).members(), false)
 	if in.has("url") {
 		set = append(set, member{name: "url", at: new(a.readURL(in))})
@@ -214,15 +265,14 @@ func (a *webhookAPI) readChange(in *input) change {
 	return set
 }
 
-func (a *webhookAPI) patchWebhook(ctx context.Context, c *call) (any, error) {
-	set := a.readChange(c.in)
+// Change a webhook.
+//
+// Another `url` makes it `pending`: it is sent a `webhook.test`, and events again once it has answered that with 2xx.
+// `state` takes `disabled` only; `enable` is a call of its own. The token needs the scopes for reading the types that
+// the webhook has after the change. A change without effect writes nothing.
+func (a *webhookAPI) updateWebhook(ctx context.Context, c *call, of owner, set change) (*webhook, error) {
 	var asked webhook
-	set.apply(asked.members())
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	if asked.URL != "" {
+	if set.apply(asked.members()); asked.URL != "" {
 		if _, err := a.store.webhook(of, c.id()); err != nil {
 			return nil, err
 		}
@@ -246,11 +296,10 @@ func (a *webhookAPI) changeWebhook(ctx context.Context, c *call, f func(*tx) (*w
 	})
 }
 
-func (a *webhookAPI) showWebhook(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// Show a webhook.
+//
+// Shows one webhook. Another account's is not found.
+func (a *webhookAPI) getWebhook(_ context.Context, c *call, of owner, _ noMembers) (*webhook, error) {
 	w, err := a.store.webhook(of, c.id())
 	if err != nil {
 		return nil, err
@@ -258,64 +307,64 @@ func (a *webhookAPI) showWebhook(ctx context.Context, c *call) (any, error) {
 	return shownWebhook(w), nil
 }
 
-func (a *webhookAPI) removeWebhook(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// Remove a webhook.
+//
+// What was not yet sent to it is not sent any more.
+func (a *webhookAPI) deleteWebhook(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
 	return noContent, a.store.update(ctx, func(t *tx) error {
 		return removeWebhook(t, of, c.id(), actorToken(c))
 	})
 }
 
-func (a *webhookAPI) enableWebhook(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// Enable a webhook.
+//
+// Makes a `disabled` webhook `pending`, and sends it a `webhook.test` at once: a 2xx enables it. A `pending` one is
+// sent another test, an `enabled` one stays as it is. Events from before are not sent; `replay` sends them.
+func (a *webhookAPI) enableWebhook(ctx context.Context, c *call, of owner, _ noMembers) (*webhook, error) {
 	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
 		return enableWebhook(t, of, c.id(), webhookAuthorOf(c))
 	})
 }
 
-func (a *webhookAPI) rotateSecret(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// Give a webhook a new secret.
+//
+// The new `secret` is in this answer and in no other. Until `previous_secret_until`, in 24 hours, the one before signs
+// as well: `webhook-signature` has two signatures, and a receiver may know either secret. The one before that stops at
+// once.
+func (a *webhookAPI) rotateWebhookSecret(
+	ctx context.Context, c *call, of owner, _ noMembers,
+) (*webhookRotation, error) {
 	by := webhookAuthorOf(c)
 	c.stillTrue = replaysOf(of, by.checkReplay)
-	return create(ctx, a.server, c, func(t *tx) (*webhookWithSecret, error) {
+	return create(ctx, a.server, c, func(t *tx) (*webhookRotation, error) {
 		w, err := rotateWebhookSecret(t, of, c.id(), by)
 		if err != nil {
 			return nil, err
 		}
-		shown := a.withSecret(w)
-		shown.PreviousUntil = w.RotatedAt.after(secretOverlap)
-		return shown, nil
+		return &webhookRotation{shownWebhook(w), a.secretOf(w), w.RotatedAt.after(secretOverlap)}, nil
 	})
 }
 
-// A sentEvent is the answer of test and retry: the id of the event that is sent.
+// A sentEvent is what is being sent.
 type sentEvent struct {
-	EventID string `json:"event_id"`
+	EventID string `json:"event_id" is:"evt"` // The id of the event, which is the `webhook-id`.
 }
 
-func (a *webhookAPI) testWebhook(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// Send a test.
+//
+// Sends a signed `webhook.test` at once, to a webhook in any state. If it is `pending`, a 2xx enables it. The attempt
+// is in the list of deliveries; a test is not tried again.
+func (a *webhookAPI) testWebhook(ctx context.Context, c *call, of owner, _ noMembers) (*sentEvent, error) {
 	return a.sendEvent(ctx, func(t *tx) (string, error) {
 		return requestTest(t, of, c.id(), webhookAuthorOf(c))
 	})
 }
 
-func (a *webhookAPI) retryDelivery(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// Send an event again.
+//
+// Sends the event of a delivery once more, at once, whatever became of the delivery. It has the `webhook-id` that it
+// had. For the delivery of a test, another test is sent. The token needs the scope for reading the event too.
+func (a *webhookAPI) retryDelivery(ctx context.Context, c *call, of owner, _ noMembers) (*sentEvent, error) {
 	return a.sendEvent(ctx, func(t *tx) (string, error) {
 		return retryDelivery(t, of, c.id(), c.in.pathValue("delivery"), webhookAuthorOf(c))
 	})
@@ -327,42 +376,51 @@ func (a *webhookAPI) sendEvent(ctx context.Context, f func(*tx) (string, error))
 	return &sentEvent{id}, err
 }
 
-func (a *webhookAPI) replayEvents(ctx context.Context, c *call) (any, error) {
-	since := c.in.timestamp("since")
-	if !c.in.has("since") {
-		c.in.wrong("since", "required", "This member is required.")
-	}
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// A webhookReplay is from when events are sent again. A member that is not listed here is refused.
+type webhookReplay struct{ since stamp }
+
+func readReplay(in *input) *webhookReplay {
+	// Events since this time, in whole seconds, included; at most 30 days ago.
+	return &webhookReplay{in.timestampOf(reading{name: "since", need: required})}
+}
+
+// Send past events again.
+//
+// Sends every event since a time, at most 30 days ago, that the webhook's `types` name: also those that it has
+// accepted, and those from when it was not enabled. Each has the `webhook-id` that it had. `replaying` is true until
+// the last of them was sent for the first time.
+func (a *webhookAPI) replayWebhook(ctx context.Context, c *call, of owner, r *webhookReplay) (*webhook, error) {
 	by := webhookAuthorOf(c)
 	c.stillTrue = replaysOf(of, by.checkReplay)
 	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
-		return replayEvents(t, of, c.id(), since, by)
+		return replayEvents(t, of, c.id(), r.since, by)
 	})
 }
 
-func (a *webhookAPI) listWebhooks(ctx context.Context, c *call) (any, error) {
-	page := c.in.page("whe")
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	found, err := a.store.within(ctx).webhooks(of, page.before, page.limit)
-	return showPage(found, shownWebhook), err
+// A deliveryQuery says which deliveries are asked for.
+type deliveryQuery struct {
+	deliveryFilter
+	pageQuery
 }
 
-func (a *webhookAPI) listDeliveries(ctx context.Context, c *call) (any, error) {
-	filter := deliveryFilter{webhookID: c.id(), eventID: c.in.parameter("event_id", isID("evt")),
-		outcome: c.in.parameter("outcome", oneOf(outcomeSucceeded, outcomeFailed))}
-	page := c.in.page("whd")
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
+func readDeliveryQuery(in *input) (q *deliveryQuery) {
+	q = new(deliveryQuery)
+	q.eventID = in.parameter("event_id", isID("evt"))               // Only attempts to send this event.
+	q.outcome = in.parameter("outcome", oneOf(deliveryOutcomes...)) // Only attempts that had this outcome.
+	q.pageQuery = in.page("whd")
+	return q
+}
+
+// List the deliveries of a webhook.
+//
+// Lists the attempts to send events to a webhook, newest first: those of the last 30 days, and at most 1,000. One
+// request goes through at most 10,000 rows and has two seconds, waiting included.
+func (a *webhookAPI) listDeliveries(
+	ctx context.Context, c *call, of owner, q *deliveryQuery,
+) (*list[*delivery], error) {
+	q.webhookID = c.id()
+	if _, err := a.store.within(ctx).webhook(of, q.webhookID); err != nil {
 		return nil, err
 	}
-	if _, err := a.store.within(ctx).webhook(of, c.id()); err != nil {
-		return nil, err
-	}
-	return showRows(a.store.within(ctx).deliveries(filter, page.before, page.limit))
+	return showRows(a.store.within(ctx).deliveries(q.deliveryFilter, q.before, q.limit))
 }

@@ -352,7 +352,7 @@ func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 		equal(t, "after less than five days", s.webhookRow(hook).State, webhookEnabled)
 		letPass(15 * time.Minute)
 		w := s.webhookRow(hook)
-		equal(t, "after five days", w.State+" "+valueOr(w.Reason, ""), "disabled failing")
+		equal(t, "after five days", string(w.State)+" "+string(valueOr(w.Reason, "")), "disabled failing")
 		s.counts(1, `SELECT count(*) FROM events WHERE type = 'webhook.disabled' AND actor = 'receiver'
 			AND data = '{"reason":"failing"}'`)
 		r.take()

@@ -47,10 +47,10 @@ type widget struct {
 
 // counts are the counters of a widget.
 type counts struct {
-	Views    int64 `json:"views"`
-	Visitors int64 `json:"visitors"`
-	Clicks   int64 `json:"clicks"`
-	Orders   int64 `json:"orders"`
+	Views    int64 `json:"views"`    // How often the widget was shown.
+	Visitors int64 `json:"visitors"` // Views that were a visitor's first of the UTC day.
+	Clicks   int64 `json:"clicks"`   // Clicks on an item.
+	Orders   int64 `json:"orders"`   // Orders placed.
 }
 
 func (c *counts) add(more counts) {
@@ -78,7 +78,8 @@ var (
 	widgetProblems problemTable
 
 	codeWidgetNotFound = widgetProblems.add(404, "widget_not_found", "Widget not found",
-		"There is no widget with this id.")
+		"There is no widget with this id.",
+		"Correct the id of the widget.")
 
 	errWidget = &refusal{code: codeWidgetNotFound}
 )
@@ -87,11 +88,14 @@ var (
 // the time zone Zone, grouped by Interval.
 type statsRange struct {
 	From, To time.Time // midnight UTC of the calendar dates
-	Interval string    // one of statsIntervals
+	Interval statsInterval
 	Zone     *time.Location
 }
 
-var statsIntervals = []string{"day", "week", "month"}
+// A statsInterval is what a point of the series covers. A week begins on Monday.
+type statsInterval string
+
+var statsIntervals = declareWords[statsInterval]("day", "week", "month")
 
 const (
 	maxStatsDays     = 366
@@ -130,19 +134,19 @@ func (r statsRange) group(date time.Time) time.Time {
 	return date
 }
 
-// A widgetRow holds the totals of one widget in a range.
+// A widgetRow is the counts of one widget in the range.
 type widgetRow struct {
-	Widget string `json:"widget"`
-	Name   string `json:"name"`
+	Widget string `json:"widget" is:"wgt"` // The id of the widget.
+	Name   string `json:"name"`            // Its name.
 	counts
 }
 
 // A series adds up counts by interval. It has a point for every interval of the range, with
 // zeros where nothing was counted.
 type series struct {
-	points  []shownPoint
+	points  []accountPoint
 	periods []period // in order of time; empty: no moment is on a date of the range
-	totals  shownCounts
+	totals  counts
 }
 
 // maxOffset is more than any zone's offset from UTC, and than any change of a zone's clocks.
@@ -152,12 +156,12 @@ const maxOffset = 48 * time.Hour
 // periods follow the clocks of the zone: where these skip a date it has no period, and where they are set
 // back over midnight a date has two, with one of the date before in between.
 func newSeries(r statsRange) *series {
-	s := &series{points: []shownPoint{}, totals: shownCounts{Orders: new(int64)}}
+	s := &series{points: []accountPoint{}}
 	pointOf := map[time.Time]int{} // by date
 	for date := r.From; !date.After(r.To); date = date.AddDate(0, 0, 1) {
 		label := r.group(date).Format(time.DateOnly)
 		if n := len(s.points); n == 0 || s.points[n-1].Date != label {
-			s.points = append(s.points, shownPoint{label, shownCounts{Orders: new(int64)}})
+			s.points = append(s.points, accountPoint{Date: label})
 		}
 		pointOf[date] = len(s.points) - 1
 	}
@@ -209,75 +213,135 @@ func (s *series) add(in period, c counts) {
 	s.totals.add(c)
 }
 
-// A statsReport has statistics of one widget (Widget, Name, TopItems, and TopPages for callers who may see them), or of
-// an account with a row for each of its widgets (AccountID, Widgets).
+// A statsReport has what was counted in a range: of one widget, or of all of an account or of all accounts.
 type statsReport struct {
-	Widget    string       `json:"widget,omitempty"`
-	Name      string       `json:"name,omitempty"`
-	AccountID string       `json:"account_id,omitempty"`
-	From      string       `json:"from"`
-	To        string       `json:"to"`
-	Interval  string       `json:"interval"`
-	Timezone  string       `json:"timezone"`
-	Totals    shownTotals  `json:"totals"`
-	Series    []shownPoint `json:"series"`
-	TopItems  []shownItem  `json:"top_items,omitzero"`
-	TopPages  []shownPage  `json:"top_pages,omitzero"`
-	Widgets   []widgetRow  `json:"widgets,omitzero"`
+	statsSpan
+	totals counts
+	series []accountPoint
+
+	widget     *widget // nil: it is of several
+	withOrders bool    // who asks may see the orders of the widget
+	items      []topItem
+	pages      []topPage // nil: who asks may not see them
+
+	account string // whose widgets it is of; "": of all accounts
+	trapped int64
+	widgets []widgetRow
 }
 
-// shownCounts are counts as a caller may see them: Orders is nil if it may not see those.
+// A statsSpan is the range of a report.
+type statsSpan struct {
+	From     string        `json:"from" is:"date"` // The first day.
+	To       string        `json:"to" is:"date"`   // The last day, included.
+	Interval statsInterval `json:"interval"`       // What a point of the series covers.
+	Timezone string        `json:"timezone"`       // The time zone of the days.
+}
+
+// A widgetStats is statistics of one widget.
+type widgetStats struct {
+	Widget string `json:"widget" is:"wgt"` // The id of the widget.
+	Name   string `json:"name"`            // Its name.
+	statsSpan
+	Totals widgetCounts  `json:"totals"` // The counts of the range.
+	Series []widgetPoint `json:"series"` // A point for every interval of the range, zeros included.
+
+	// The items with the most clicks and orders, of the UTC days that the range touches.
+	TopItems []topItem `json:"top_items" most:"10"`
+
+	// The pages with the most views, clicks and orders, of the UTC days that the range touches; absent without a token.
+	TopPages []topPage `json:"top_pages,omitzero" most:"10"`
+}
+
+// A widgetCounts is counts of one widget.
+type widgetCounts struct{ shownCounts }
+
+// shownCounts are counts as a caller may see them.
 type shownCounts struct {
-	Views    int64  `json:"views"`
-	Visitors int64  `json:"visitors"`
-	Clicks   int64  `json:"clicks"`
-	Orders   *int64 `json:"orders,omitempty"`
-}
+	Views    int64 `json:"views"`    // How often the widget was shown.
+	Visitors int64 `json:"visitors"` // Views that were a visitor's first of the UTC day.
+	Clicks   int64 `json:"clicks"`   // Clicks on an item.
 
-// shownTotals are the counts of a range. Those of an account have how many leads the trap for bots has caught.
-type shownTotals struct {
-	shownCounts
-	Trapped *int64 `json:"trapped,omitempty"`
-}
-
-// add adds counts, if the caller may see all of them.
-func (c *shownCounts) add(more counts) {
-	c.Views += more.Views
-	c.Visitors += more.Visitors
-	c.Clicks += more.Clicks
-	*c.Orders += more.Orders
-}
-
-// A shownPoint is one interval of a series.
-type shownPoint struct {
-	Date string `json:"date"` // the day, the Monday of the week, the first of the month
-	shownCounts
-}
-
-type shownItem struct {
-	Item   string `json:"item"`
-	Clicks int64  `json:"clicks"`
+	// Orders placed. Absent for callers without a token, unless the widget shows them to everybody.
 	Orders *int64 `json:"orders,omitempty"`
 }
 
-type shownPage struct {
-	Page   string `json:"page"`
-	Views  int64  `json:"views"`
-	Clicks int64  `json:"clicks"`
-	Orders int64  `json:"orders"`
+// A widgetPoint is counts of one interval of one widget.
+type widgetPoint struct {
+	Date string `json:"date" is:"date"` // The day, the Monday of the week or the first of the month.
+	shownCounts
 }
 
-// report returns the report of a range with what a series has counted, with or without the orders.
-func (r statsRange) report(s *series, withOrders bool) *statsReport {
-	report := &statsReport{From: r.From.Format(time.DateOnly), To: r.To.Format(time.DateOnly), Interval: r.Interval,
-		Timezone: r.Zone.String(), Totals: shownTotals{s.totals, nil}, Series: s.points}
-	if !withOrders {
-		report.Totals.Orders = nil
-		for i := range report.Series {
-			report.Series[i].Orders = nil
-		}
+// A topItem is how often an item was clicked and ordered.
+type topItem struct {
+	Item   string `json:"item"`             // The item, or `other`.
+	Clicks int64  `json:"clicks"`           // Clicks on it.
+	Orders *int64 `json:"orders,omitempty"` // Orders of it; absent where orders are not shown.
+}
+
+// A topPage is what a widget counted on a page.
+type topPage struct {
+	Page   string `json:"page"`   // The path of the page, or `other`.
+	Views  int64  `json:"views"`  // How often the widget was shown there.
+	Clicks int64  `json:"clicks"` // Clicks on an item there.
+	Orders int64  `json:"orders"` // Orders placed there.
+}
+
+// An accountStats is statistics of all widgets of an account.
+type accountStats struct {
+	AccountID string `json:"account_id" is:"acct"` // The account.
+	allStats
+}
+
+// Statistics of several widgets.
+type allStats struct {
+	statsSpan
+	Totals  accountCounts  `json:"totals"`  // The counts of the range.
+	Series  []accountPoint `json:"series"`  // A point for every interval of the range, zeros included.
+	Widgets []widgetRow    `json:"widgets"` // A row for each widget.
+}
+
+// An accountCounts is counts of all widgets of an account.
+type accountCounts struct {
+	counts
+	Trapped int64 `json:"trapped"` // Leads that the trap for bots has caught, by UTC day; kept for 400 days.
+}
+
+// An accountPoint is counts of one interval of an account.
+type accountPoint struct {
+	Date string `json:"date" is:"date"` // The day, the Monday of the week or the first of the month.
+	counts
+}
+
+// shown returns counts as a caller may see them.
+func (c counts) shown(withOrders bool) shownCounts {
+	shown := shownCounts{c.Views, c.Visitors, c.Clicks, nil}
+	if withOrders {
+		shown.Orders = &c.Orders
 	}
-	return report
+	return shown
+}
+
+// shown returns a report as it is encoded: a *widgetStats, *accountStats or, of all accounts, *allStats.
+func (r *statsReport) shown() any {
+	all := allStats{r.statsSpan, accountCounts{r.totals, r.trapped}, r.series, r.widgets}
+	switch {
+	case r.widget == nil && r.account == "":
+		return &all
+	case r.widget == nil:
+		return &accountStats{r.account, all}
+	}
+	points := make([]widgetPoint, len(r.series))
+	for i, p := range r.series {
+		points[i] = widgetPoint{p.Date, p.shown(r.withOrders)}
+	}
+	totals := widgetCounts{r.totals.shown(r.withOrders)}
+	return &widgetStats{r.widget.ID, r.widget.Name, r.statsSpan, totals, points, r.items, r.pages}
+}
+
+// report returns the report of a range with what a series has counted.
+func (r statsRange) report(s *series) *statsReport {
+	return &statsReport{statsSpan: statsSpan{r.From.Format(time.DateOnly), r.To.Format(time.DateOnly), r.Interval,
+		r.Zone.String()}, totals: s.totals, series: s.points, withOrders: true}
 }
 
 // reportWidget makes the report for one widget from its counters, with or without orders and pages.
@@ -287,19 +351,19 @@ func reportWidget(q *queries, w *widget, r statsRange, withOrders, withPages boo
 	if err != nil {
 		return nil, err
 	}
-	report := r.report(sum, withOrders)
-	report.Widget, report.Name = w.ID, w.Name
+	report := r.report(sum)
+	report.widget, report.withOrders = w, withOrders
 	from, until := sum.bounds()
 	items, err := q.topItems(w.ID, from, until, withOrders, topNamesShown)
 	if err != nil {
 		return nil, err
 	}
-	report.TopItems = append([]shownItem{}, items...)
+	report.items = append([]topItem{}, items...)
 	if !withPages {
 		return report, nil
 	}
 	pages, err := q.topPages(w.ID, from, until, topNamesShown)
-	report.TopPages = append([]shownPage{}, pages...)
+	report.pages = append([]topPage{}, pages...)
 	return report, err
 }
 
@@ -325,10 +389,9 @@ func reportWidgets(q *queries, o owner, r statsRange) (*statsReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	report := r.report(sum, true)
-	report.AccountID, report.Widgets = o.account, rows
-	trapped, err := q.trapped(o, r.From, r.To)
-	report.Totals.Trapped = &trapped
+	report := r.report(sum)
+	report.account, report.widgets = o.account, rows
+	report.trapped, err = q.trapped(o, r.From, r.To)
 	return report, err
 }
 

@@ -116,7 +116,7 @@ func statsShow(e *env) error {
 		case err != nil:
 			return err
 		case e.on("json"):
-			return e.print(report, "")
+			return e.print(report.shown(), "")
 		}
 		return report.print(e)
 	})
@@ -141,9 +141,11 @@ func statsRangeOf(e *env) (r statsRange, err error) {
 	if err != nil {
 		return r, err
 	}
-	if r.Interval, err = e.choice("interval", statsIntervals); err != nil {
+	interval, err := e.choice("interval", asTexts(statsIntervals))
+	if err != nil {
 		return r, err
 	}
+	r.Interval = statsInterval(interval)
 	if r.Zone, err = loadZone(e.str("timezone")); err != nil {
 		const text = "-timezone must be a time zone of the IANA database, like Europe/Zurich, not %q"
 		return r, usageError(fmt.Sprintf(text, e.str("timezone")))
@@ -156,24 +158,23 @@ func statsRangeOf(e *env) (r statsRange, err error) {
 
 // print prints a report for people.
 func (r *statsReport) print(e *env) error {
-	totals := strings.Join(r.Totals.inWords("en"), ", ")
+	totals := strings.Join(r.totals.shown(r.withOrders).inWords("en"), ", ")
 	head := []detail{{"range", r.From + " to " + r.To + ", " + r.Timezone}, {"total", totals}}
-	if r.Widget != "" {
-		head = append([]detail{{"widget", r.Widget}, {"name", r.Name}}, head...)
+	if r.widget != nil {
+		head = append([]detail{{"widget", r.widget.ID}, {"name", r.widget.Name}}, head...)
+	} else {
+		head = append(head, detail{"trapped", countOf(r.trapped, "lead") + " of bots"})
 	}
-	if r.Totals.Trapped != nil {
-		head = append(head, detail{"trapped", countOf(*r.Totals.Trapped, "lead") + " of bots"})
-	}
-	err := e.printDetails(r, head)
+	err := e.printDetails(r.shown(), head)
 	fmt.Fprintln(e.stdout)
 	err = errors.Join(err, r.printBars(e))
 	fmt.Fprintln(e.stdout)
-	if r.Widget == "" {
-		return errors.Join(err, printObjects(e, "WIDGET NAME VIEWS VISITORS CLICKS ORDERS", nil, r.Widgets))
+	if r.widget == nil {
+		return errors.Join(err, printObjects(e, "WIDGET NAME VIEWS VISITORS CLICKS ORDERS", nil, r.widgets))
 	}
-	err = errors.Join(err, printObjects(e, "TOP-ITEM=item CLICKS ORDERS", nil, r.TopItems))
+	err = errors.Join(err, printObjects(e, "TOP-ITEM=item CLICKS ORDERS", nil, r.items))
 	fmt.Fprintln(e.stdout)
-	return errors.Join(err, printObjects(e, "TOP-PAGE=page VIEWS CLICKS ORDERS", nil, r.TopPages))
+	return errors.Join(err, printObjects(e, "TOP-PAGE=page VIEWS CLICKS ORDERS", nil, r.pages))
 }
 
 // printBars prints the counts of each interval with a bar in proportion to its views, in the width that the
@@ -181,12 +182,12 @@ func (r *statsReport) print(e *env) error {
 func (r *statsReport) printBars(e *env) error {
 	const longest, least = 40, 8 // columns of the bars
 	most := max(1, r.busiest().Views)
-	title := strings.ToUpper(r.Interval)
+	title := strings.ToUpper(string(r.Interval))
 	used := len(r.From) + 5*columnGap
 	for _, c := range []struct {
 		title string
 		most  int64
-	}{{"VIEWS", most}, {"VISITORS", r.Totals.Visitors}, {"CLICKS", r.Totals.Clicks}, {"ORDERS", *r.Totals.Orders}} {
+	}{{"VIEWS", most}, {"VISITORS", r.totals.Visitors}, {"CLICKS", r.totals.Clicks}, {"ORDERS", r.totals.Orders}} {
 		used += max(len(c.title), len(fmt.Sprint(c.most)))
 	}
 	width := min(longest, cmp.Or(e.width(), longest+used)-used)
@@ -201,5 +202,5 @@ func (r *statsReport) printBars(e *env) error {
 		views, _ := memberAt(row, "views").integer()
 		bar := strings.Repeat("█", int(float64(max(0, views))/float64(most)*float64(width)))
 		return cmp.Or(bar, " ") // no views are no empty cell
-	}, r.Series)
+	}, r.series)
 }

@@ -29,13 +29,22 @@ func widgetWing(s *server) wing {
 			recent: map[statsKey]*recentStats{}}}
 	return wing{routes: []route{
 		{pattern: "POST /widget/events", origin: originRequired, beacon: true, creates: true, bucket: bucketWidgets,
-			repeatable: 10 * time.Minute, run: a.countEvents},
+			repeatable: 10 * time.Minute, ownAddress: "events", refuses: "widget_not_found",
+			answers:  answerForm{empty: 204},
+			endpoint: admitting(readWidgetEvents, a.sendWidgetEvents)},
 		{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, bucket: bucketWidgets, question: true,
-			run: a.showStats},
+			ownAddress: "stats", refuses: statsRefusals, answers: answerForm{tagged: true},
+			endpoint: answeringWith[accountStats](answeringWith[widgetStats](
+				admitting(readStatsQuery, a.getWidgetStats)))},
 		{pattern: "GET /widget/stats.svg", token: tokenOptional, scope: scopeStats, bucket: bucketWidgets,
-			question: true, run: a.showStats},
+			question: true, ownAddress: "stats", refuses: statsRefusals,
+			answers:  answerForm{media: "image/svg+xml", tagged: true},
+			endpoint: admitting(readPictureQuery, a.getWidgetStatsPicture)},
 	}}
 }
+
+// statsRefusals are what statistics are refused with: token_required where no widget is named.
+const statsRefusals = "token_required widget_not_found"
 
 // findWidget returns a widget of an open account, from the cache if it is there; nil: there is none, or id is "".
 func (a *widgetAPI) findWidget(id string) (*widget, error) {
@@ -68,9 +77,13 @@ func (a *widgetAPI) limitEvents(c *call, w *widget, events int) error {
 	return errOver(v, limitNamed(addressLimit, rate), "Too many events from this address.")
 }
 
-// countEvents adds what a widget reports to its counters; they are on disk before the answer.
-func (a *widgetAPI) countEvents(ctx context.Context, c *call) (any, error) {
-	q := readEvents(c.in)
+// Count what a widget shows.
+//
+// Adds up to 50 views, clicks and orders to a widget's counters; they are on disk before the answer. The `Origin`
+// must be one of the widget's account. The same JSON may be sent as `text/plain`, which needs no preflight:
+// `navigator.sendBeacon(url, JSON.stringify(…))`. Events that are sent twice are counted twice, unless they carry an
+// `Idempotency-Key`, which is honoured for ten minutes here.
+func (a *widgetAPI) sendWidgetEvents(ctx context.Context, c *call, q *widgetEventsRequest) (*reply, error) {
 	wrong := c.finish()
 	w, err := a.findWidget(q.widget)
 	if err == nil && wrong == nil {
@@ -108,28 +121,43 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call) (any, error) {
 	return noContent, err
 }
 
-// showStats answers with statistics, as JSON or as a picture. Callers without a token get an answer about a widget from
-// memory for statsAge, whatever was counted since, and are then neither limited nor charged.
-func (a *widgetAPI) showStats(ctx context.Context, c *call) (any, error) {
-	q := readStats(c.in, a.now())
-	if strings.HasSuffix(c.route.pattern, ".svg") {
-		q.picture = pageLanguages[0]
-		if lang, ok := knownLanguage(c.in.parameter("lang", checkLanguage), pageLanguages); ok {
-			q.picture = lang
-		}
-	}
+// Read statistics.
+//
+// Adds up what widgets counted. With `widget` the statistics of one, which anybody may read, without its pages, and
+// without orders unless the widget shows them to everybody; without it those of the token's account. The last 30 days
+// in UTC unless the query says otherwise, at most 366. They may be a minute old: without a token an answer serves all
+// that ask the same within ten seconds, and is then charged to nobody. A request has two seconds, waiting included;
+// two of an account or an address run at a time.
+func (a *widgetAPI) getWidgetStats(ctx context.Context, c *call, q *statsQuery) (*reply, error) {
+	return a.answerStats(ctx, c, q)
+}
+
+// Draw statistics.
+//
+// The same statistics as a small picture for an `<img>`: a bar for the views of each day, week or month, with a title
+// and a description in words, in light or dark colours. Tokens and limits are those of `GET /widget/stats`, and so
+// are the parameters but for `lang`; items and pages are not in it. It brings a `Content-Security-Policy` that allows
+// its style and nothing else, for browsers that open it as a page.
+func (a *widgetAPI) getWidgetStatsPicture(ctx context.Context, c *call, q *statsQuery) (*reply, error) {
+	return a.answerStats(ctx, c, q)
+}
+
+// answerStats answers with statistics, as JSON or as a picture. Callers without a token get an answer about a widget
+// from memory for statsAge, whatever was counted since, and are then neither limited nor charged.
+func (a *widgetAPI) answerStats(ctx context.Context, c *call, q *statsQuery) (*reply, error) {
 	wrong := c.finish()
+	outOfRange := q.setRange(a.now())
 	w, err := a.findWidget(q.widget)
 	if err != nil {
 		return nil, err
 	}
 	if c.caller == nil {
-		if w != nil && wrong == nil && q.outOfRange == nil {
+		if w != nil && wrong == nil && outOfRange == nil {
 			if body, ok := a.stats.recall(ctx, q.keyOf(w)); ok {
 				return q.answer(c, body), nil
 			}
 		}
-		if err := a.limitAddress("stats", a.address(c.request), a.anonymousRate); err != nil {
+		if err := a.limitAddress(c.route.ownAddress, a.address(c.request), a.anonymousRate); err != nil {
 			return nil, err
 		}
 	}
@@ -140,7 +168,7 @@ func (a *widgetAPI) showStats(ctx context.Context, c *call) (any, error) {
 		return nil, wrong
 	}
 	of, err := a.ownerOf(c, q.account)
-	if err := cmp.Or(err, q.outOfRange); err != nil {
+	if err := cmp.Or(err, outOfRange); err != nil {
 		return nil, err
 	}
 	var body taggedBody
@@ -200,8 +228,8 @@ func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsQuery, of
 	return report.encode(q.picture), nil
 }
 
-// An eventReport is what a widget reports (contract, section 5).
-type eventReport struct {
+// A widgetEventsRequest is what a widget counted. Members that are not listed here are ignored.
+type widgetEventsRequest struct {
 	widget string
 	events int // how many
 	counts counts
@@ -209,10 +237,13 @@ type eventReport struct {
 	pages  []nameCount
 }
 
-func readEvents(in *input) (q eventReport) {
-	q.widget = in.text("widget", required, 64, isID("wgt"))
+func readWidgetEvents(in *input) (q *widgetEventsRequest) {
+	q = new(widgetEventsRequest)
+	q.widget = in.text("widget", required, 64, isID("wgt")) // The id of the widget, which is public.
+	// What happened, in any order.
 	for _, event := range in.objects("events", maxWidgetEvents) {
 		var counted counts
+		// What happened.
 		switch event.text("type", required, 32, oneOf("view", "click", "order")) {
 		case "view":
 			counted.Views = 1
@@ -223,9 +254,12 @@ func readEvents(in *input) (q eventReport) {
 		}
 		q.events++
 		q.counts.add(counted)
-		if item := event.text("item", optional, 100, nil); item != "" && counted.Views == 0 {
+		// Which item, counted for clicks and orders. A widget keeps 100 names a day; the rest count as `other`.
+		if item := event.text("item", optional, 100, anyText); item != "" && counted.Views == 0 {
 			q.items = append(q.items, nameCount{item, counted})
 		}
+		// The path of the page. What follows a `?` or `#` is dropped. A widget keeps 100 pages a day; the rest, and
+		// paths of more than 200 characters, count as `other`.
 		if page := event.text("page", optional, 2048, checkPage); page != "" {
 			q.pages = append(q.pages, nameCount{countedPage(page), counted})
 		}
@@ -252,33 +286,54 @@ func countedPage(page string) string {
 
 // A statsQuery says which statistics are asked for.
 type statsQuery struct {
-	account string // that is named; "": none
-	widget  string
+	account  string // that is named; "": none
+	widget   string
+	from, to time.Time // zero: not given
 	statsRange
-	outOfRange error        // the refusal of the range; nil: it is right
-	picture    pageLanguage // of the picture that is asked for; "": JSON is
+	picture pageLanguage // of the picture that is asked for; "": JSON is
 }
 
-func readStats(in *input, now time.Time) *statsQuery {
-	q := &statsQuery{account: in.accountID(), widget: in.parameter("widget", isID("wgt"))}
-	q.Interval = cmp.Or(in.parameter("interval", oneOf(statsIntervals...)), "day")
+func readStatsQuery(in *input) *statsQuery {
+	q := &statsQuery{account: in.accountID()}
+	q.widget = in.parameter("widget", isID("wgt")) // The widget; without it a token is needed.
+	// What a point of the series covers; a week begins on Monday. By default a day.
+	q.Interval = statsInterval(cmp.Or(in.parameter("interval", oneOf(statsIntervals...)), "day"))
 	q.Zone = time.UTC
-	in.parameter("timezone", func(name string) (string, string) {
+	// A time zone of the IANA database, in which days begin and end. By default UTC.
+	in.parameter("timezone", textCheck{of: func(name string) (string, string) {
 		zone, err := loadZone(name)
 		if err != nil {
 			return "unknown_timezone", "This is not a time zone of the IANA database, like Europe/Zurich."
 		}
 		q.Zone = zone
 		return "", ""
-	})
-	from, to, parameter := in.date("from"), in.date("to"), "from"
-	if !to.IsZero() {
-		parameter = "to"
-	}
-	if detail := q.setDays(from, to, now); detail != "" {
-		q.outOfRange = errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: detail})
+	}})
+	q.from = in.date("from") // The first day; by default 30 days end with `to`.
+	q.to = in.date("to")     // The last day, included; by default today.
+	return q
+}
+
+func readPictureQuery(in *input) *statsQuery {
+	q := readStatsQuery(in)
+	q.picture = pageLanguages[0]
+	// The language of the texts: `en`, `de`, `fr`, `it`, `nb`, `sv`, `da` or `fi`, perhaps with a country. By default
+	// `en`.
+	if lang, ok := knownLanguage(in.parameter("lang", checkLanguage), pageLanguages); ok {
+		q.picture = lang
 	}
 	return q
+}
+
+// setRange sets the days of the query. It returns the refusal of a wrong range, else nil.
+func (q *statsQuery) setRange(now time.Time) error {
+	detail, parameter := q.setDays(q.from, q.to, now), "from"
+	if !q.to.IsZero() {
+		parameter = "to"
+	}
+	if detail == "" {
+		return nil
+	}
+	return errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: detail})
 }
 
 // answer makes the answer of statistics.
@@ -302,7 +357,7 @@ func (r *statsReport) encode(lang pageLanguage) taggedBody {
 	if lang != "" {
 		body = r.picture(lang)
 	} else {
-		body = encodeJSON(r)
+		body = encodeJSON(r.shown())
 	}
 	return taggedBody{body, etag(body)}
 }
@@ -386,14 +441,14 @@ func (r *statsReport) picture(lang pageLanguage) []byte {
 	p := &statsPicture{r, lang, textsByLanguage[lang]()}
 	from, to, busiest := dayOf(r.From), dayOf(r.To), r.busiest()
 	bars := &barPicture{lang: lang, title: p.title(), words: p.words(), none: p.say("none"),
-		total: amount(lang, r.Totals.Views, "view"), to: p.date(to, p.ShortMonths, true)}
-	if len(r.Series) > 1 {
-		bars.most = p.say("most_"+r.Interval, p.number(busiest.Views))
+		total: amount(lang, r.totals.Views, "view"), to: p.date(to, p.ShortMonths, true)}
+	if len(r.series) > 1 {
+		bars.most = p.say("most_"+string(r.Interval), p.number(busiest.Views))
 	}
 	if from != to {
 		bars.from = p.date(from, p.ShortMonths, from.Year() != to.Year())
 	}
-	for _, point := range r.Series {
+	for _, point := range r.series {
 		bars.values = append(bars.values, point.Views)
 	}
 	return []byte(bars.svg("", pictureStyle) + "\n")
@@ -407,36 +462,36 @@ func (p *statsPicture) say(key string, args ...any) string {
 // title returns the title of a picture: what it is about, and how many views there were.
 func (p *statsPicture) title() string {
 	name := p.say("all")
-	if p.Widget != "" {
-		name = p.Name
+	if p.widget != nil {
+		name = p.widget.Name
 	}
 	if p.busiest().Views <= 0 {
 		return p.say("title_none", name)
 	}
-	return p.say("title", name, amount(p.pageLanguage, p.Totals.Views, "view"))
+	return p.say("title", name, amount(p.pageLanguage, p.totals.Views, "view"))
 }
 
 // words returns in words what a picture shows.
 func (p *statsPicture) words() string {
 	long := func(date string) string { return p.date(dayOf(date), p.Months, true) }
-	counts, busiest := strings.Join(p.Totals.inWords(p.pageLanguage), ", "), p.busiest()
+	counts, busiest := strings.Join(p.totals.shown(p.withOrders).inWords(p.pageLanguage), ", "), p.busiest()
 	text := p.say("days", long(p.From), long(p.To), p.Timezone, counts)
 	if p.From == p.To {
 		text = p.say("day", long(p.From), p.Timezone, counts)
 	}
-	if busiest.Views <= 0 || len(p.Series) == 1 {
+	if busiest.Views <= 0 || len(p.series) == 1 {
 		return text
 	}
 	began := long(busiest.Date)
 	if p.Interval == "month" {
 		_, began, _ = strings.Cut(began, wideSpace)
 	}
-	return text + " " + p.say("busiest_"+p.Interval, began, amount(p.pageLanguage, busiest.Views, "view"))
+	return text + " " + p.say("busiest_"+string(p.Interval), began, amount(p.pageLanguage, busiest.Views, "view"))
 }
 
 // busiest returns the point with the most views, the first one if there are several.
-func (r *statsReport) busiest() shownPoint {
-	return slices.MaxFunc(r.Series, func(a, b shownPoint) int {
+func (r *statsReport) busiest() accountPoint {
+	return slices.MaxFunc(r.series, func(a, b accountPoint) int {
 		return cmp.Compare(a.Views, b.Views)
 	})
 }

@@ -18,14 +18,14 @@ func pictureOf(t testing.TB, lang pageLanguage, name, interval string, days int,
 	picture string, texts []string) {
 	t.Helper()
 	first := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	r := statsRange{first, first.AddDate(0, 0, days-1), interval, time.UTC}
+	r := statsRange{first, first.AddDate(0, 0, days-1), statsInterval(interval), time.UTC}
 	s := newSeries(r)
 	for i := range s.points {
 		s.points[i].Views = views[i%len(views)]
 		s.totals.Views += s.points[i].Views
 	}
-	report := r.report(s, true)
-	report.Widget, report.Name = "wgt_x", name
+	report := r.report(s)
+	report.widget = &widget{ID: "wgt_x", Name: name}
 	picture = string(report.picture(lang))
 	decoder, tags := xml.NewDecoder(strings.NewReader(picture)), []string{}
 	for {

@@ -267,17 +267,17 @@ func (q *queries) eachPeriod(
 
 // topItems returns the items of a widget with the most clicks, or withOrders the most clicks and orders
 // together, on the UTC days that a range touches; from is included, until is not.
-func (q *queries) topItems(widgetID string, from, until stamp, withOrders bool, limit int) ([]shownItem, error) {
+func (q *queries) topItems(widgetID string, from, until stamp, withOrders bool, limit int) ([]topItem, error) {
 	return topNames(q, `item, sum(clicks), iif(?1, sum(orders), NULL) FROM item_counts`,
 		`sum(clicks) + ?1 * sum(orders)`, []any{withOrders, widgetID, limit}, from, until,
-		func(i *shownItem) []any { return []any{&i.Item, &i.Clicks, &i.Orders} })
+		func(i *topItem) []any { return []any{&i.Item, &i.Clicks, &i.Orders} })
 }
 
 // topPages returns the pages of a widget with the most views, clicks and orders together, like topItems.
-func (q *queries) topPages(widgetID string, from, until stamp, limit int) ([]shownPage, error) {
+func (q *queries) topPages(widgetID string, from, until stamp, limit int) ([]topPage, error) {
 	return topNames(q, `page, sum(views), sum(clicks), sum(orders) FROM page_counts`,
 		`sum(views) + sum(clicks) + ?1 * sum(orders)`, []any{true, widgetID, limit}, from, until,
-		func(p *shownPage) []any { return []any{&p.Page, &p.Views, &p.Clicks, &p.Orders} })
+		func(p *topPage) []any { return []any{&p.Page, &p.Views, &p.Clicks, &p.Orders} })
 }
 
 // topNames returns the names of a table with the largest weight. In what is selected and in the weight, both SQL,
