@@ -1364,3 +1364,9 @@ func (m *openapiMaker) headers(rt *route, status string, codes []string) *jsonVa
 	}
 	return all
 }
+
+// operation returns the name of the answering function, which is that of the operation in the OpenAPI document.
+func (e *endpoint) operation() string {
+	name := runtime.FuncForPC(e.doc).Name() // "widgetd.(*server).createPlan-fm"
+	return strings.TrimSuffix(name[strings.LastIndexByte(name, '.')+1:], "-fm")
+}

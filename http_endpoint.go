@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 )
@@ -102,12 +101,6 @@ func answeringWith[T any](e *endpoint) *endpoint {
 		e.others = append(e.others, reflect.TypeFor[T]())
 	}
 	return e
-}
-
-// operation returns the name of the answering function, which is that of the operation in the OpenAPI document.
-func (e *endpoint) operation() string {
-	name := runtime.FuncForPC(e.doc).Name() // "widgetd.(*server).createPlan-fm"
-	return strings.TrimSuffix(name[strings.LastIndexByte(name, '.')+1:], "-fm")
 }
 
 // complete sets what follows from the rest of a route: it knows what its endpoint reads; one with a scope needs a
