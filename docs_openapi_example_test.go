@@ -179,12 +179,6 @@ func (f *exampleFixture) headersOf(o *operation) (headers []string) {
 	return headers
 }
 
-// send sends a request, which must succeed, and returns the answer's body; nil: it has none.
-func (f *exampleFixture) send(o *operation, body any, headers ...string) node {
-	f.t.Helper()
-	return f.sendTo(o, f.pathOf(o), body, headers...)
-}
-
 func (f *exampleFixture) sendTo(o *operation, path string, body any, headers ...string) node {
 	f.t.Helper()
 	text := sentBody(o, body)
