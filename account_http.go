@@ -112,7 +112,7 @@ func (s *server) updateAccount(ctx context.Context, c *call, of owner, r *accoun
 }
 
 // checkLogoURI is a check for what a logo is sent as; parseLogo judges the rest.
-var checkLogoURI = textCheck{pattern: "^data:image/(png|jpeg|webp);base64,", least: 1, of: notEmpty.of}
+var checkLogoURI = &textCheck{pattern: "^data:image/(png|jpeg|webp);base64,", least: 1, of: notEmpty.of}
 
 // readLogo reads the logo that a change gives an account; nil: none.
 func readLogo(in *input) *logo {

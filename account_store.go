@@ -347,7 +347,7 @@ func (s *accountSettings) members() []member {
 		{name: "legal_name", at: &s.LegalName, high: 200},
 		{name: "address", at: &s.Address, high: 500, lines: true},
 		{name: "vat_number", at: &s.VATNumber, high: 50},
-		{name: "capture_on", at: (*string)(&s.CaptureOn), high: maxNameLength, check: oneOf(captureTimes...)},
+		{name: "capture_on", at: (*string)(&s.CaptureOn), high: maxNameLength, check: checkCaptureOn},
 		{name: "accept_within", at: &s.AcceptWithin, low: 1, high: 7 * 24 * 60},
 		{name: "phone", at: &s.Phone, high: 30, check: checkPhone},
 		{name: "contact", at: &s.Contact, high: 300, check: checkContact},
@@ -356,8 +356,11 @@ func (s *accountSettings) members() []member {
 	}
 }
 
+// checkCaptureOn is made once, since settings that are read list their members.
+var checkCaptureOn = oneOf(captureTimes...)
+
 // checkPhone is a textCheck for a telephone number that can be called from anywhere.
-var checkPhone = textCheck{pattern: `^\+[0-9 ()/.-]+$`, of: func(s string) (code, detail string) {
+var checkPhone = &textCheck{pattern: `^\+[0-9 ()/.-]+$`, of: func(s string) (code, detail string) {
 	digits := len(phoneKey(s))
 	if !strings.HasPrefix(s, "+") || strings.Trim(s, "+0123456789 ()/.-") != "" || strings.Contains(s[1:], "+") ||
 		digits < 5 || digits > 15 {
@@ -367,7 +370,7 @@ var checkPhone = textCheck{pattern: `^\+[0-9 ()/.-]+$`, of: func(s string) (code
 }}
 
 // checkContact is a textCheck for a URI at which guests write to an account.
-var checkContact = textCheck{pattern: "^(mailto|https):", of: func(s string) (code, detail string) {
+var checkContact = &textCheck{pattern: "^(mailto|https):", of: func(s string) (code, detail string) {
 	if !isContact(s, "mailto", "https") {
 		return "invalid_contact", "This must be a mailto: or https: URI, as mailto:info@example.com."
 	}

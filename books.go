@@ -56,9 +56,9 @@ type bookProduct struct {
 	// rule is the account of the VAT.
 	taxInside bool
 
-	account    textCheck // of the code of an account
-	tax        textCheck // of the tax of a rule
-	costCenter textCheck // of a cost centre; any will do if it is zero
+	account    *textCheck // of the code of an account
+	tax        *textCheck // of the tax of a rule
+	costCenter *textCheck // of a cost centre; any will do if it is zero
 
 	tokenLife time.Duration // after which tokens that were not replaced lapse; 0: new ones can be had at any time
 
@@ -262,20 +262,27 @@ const (
 
 var _ = declareWords[bookConnectionState](booksChoosing, booksInUse, booksFailing, booksNeedsReconnect, booksRemoved)
 
+// What members of connections may be. They are made once, since a row that is read lists its members.
+var (
+	checkFirstDay    = notEmptyAnd(checkBusinessDate)
+	checkEntryStatus = oneOf(entryStatuses...)
+	checkSeries      = notEmptyAnd(&textCheck{
+		of: checkedBy(visible, "invalid_series", "This must be the code of a voucher series, such as W.")})
+)
+
 // members lists what callers may set of a connection.
 func (c *bookConnection) members() []member {
 	return []member{
 		// The first business day that is sent on its own, or null: none is. A day that is past is refused without
 		// `history`, unless it is that day already.
-		{name: "send_from", at: &c.SendFrom, high: 10, check: notEmptyAnd(checkBusinessDate)},
+		{name: "send_from", at: &c.SendFrom, high: 10, check: checkFirstDay},
 		// The first day of arrival from which on payouts are sent on their own, as `send_from`, or null: none is. What
 		// is in them must be of days that are in the books.
-		{name: "payouts_from", at: &c.PayoutsFrom, high: 10, check: notEmptyAnd(checkBusinessDate)},
+		{name: "payouts_from", at: &c.PayoutsFrom, high: 10, check: checkFirstDay},
 		{name: "status", at: (*string)(&c.Status), // Xero: what entries become.
-			high: 10, check: oneOf(entryStatuses...)},
+			high: 10, check: checkEntryStatus},
 		{name: "series", at: &c.Series, // Fortnox: the series of vouchers, which takes manual entries, or null: none.
-			high: 10, check: notEmptyAnd(textCheck{
-				of: checkedBy(visible, "invalid_series", "This must be the code of a voucher series, such as W.")})},
+			high: 10, check: checkSeries},
 		// Whether what was paid outside is sent too, which a till usually books: of business days from the present one
 		// on.
 		{name: "outside", at: &c.Outside},

@@ -43,7 +43,7 @@ var fortnoxProduct = bookProduct{name: productFortnox, title: "Fortnox",
 }
 
 // checkFortnoxAccount is a textCheck of the code of an account.
-var checkFortnoxAccount = textCheck{of: checkedBy(func(s string) bool { _, ok := fortnoxNumber(s); return ok },
+var checkFortnoxAccount = &textCheck{of: checkedBy(func(s string) bool { _, ok := fortnoxNumber(s); return ok },
 	"invalid_account", "This must be an account from 1000 to 9999.")}
 
 const (

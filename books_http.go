@@ -253,7 +253,7 @@ func readBookConnectionChange(in *input) (w *bookConnectionChange) {
 	w = new(bookConnectionChange)
 	// The id of the company, one of `choices`. If the account was connected with it before, that connection is used
 	// again, with its own id.
-	w.organisation = in.text("organisation", optional, maxNameLength, anyText)
+	w.organisation = in.text("organisation", optional, maxNameLength, nil)
 	// `true`: `send_from` and `payouts_from` may be days that are past, so that history is sent.
 	w.history, _ = in.boolTerm("history")
 	w.set = in.change(new(bookConnection).members(), false)
@@ -749,7 +749,7 @@ func readRule(in *input, product *bookProduct) (r mappingRule) {
 	}
 	if in.ofKinds(product, "group", r.Kind, ruleSales) && in.given("group") {
 		// Of `sales`: the group; empty: what has none; `null`: every group that no other line names.
-		r.Group = new(in.text("group", optional, maxOrderText, anyText))
+		r.Group = new(in.text("group", optional, maxOrderText, nil))
 	}
 	if in.ofKinds(product, "method", r.Kind, rulePayment) {
 		// Of `payment`, which needs it: the way of paying whose clearing account it is.

@@ -34,10 +34,10 @@ var xeroProduct = bookProduct{name: productXero, title: "Xero",
 	requests: 55, within: time.Minute, // Xero takes 60
 
 	entryPage: "https://go.xero.com/Journal/View.aspx?invoiceID=", drafts: true, taxInside: true,
-	account: textCheck{of: checkedBy(func(s string) bool { return visible(s) && len([]rune(s)) <= 10 },
+	account: &textCheck{of: checkedBy(func(s string) bool { return visible(s) && len([]rune(s)) <= 10 },
 		"invalid_account", "This must be an account's code, of 1 to 10 visible characters.")},
-	tax: textCheck{of: checkedBy(visible, "invalid_tax", "This must be a TaxType of the books, such as OUTPUT2.")},
-	costCenter: textCheck{of: checkedBy(func(s string) bool {
+	tax: &textCheck{of: checkedBy(visible, "invalid_tax", "This must be a TaxType of the books, such as OUTPUT2.")},
+	costCenter: &textCheck{of: checkedBy(func(s string) bool {
 		category, option, _ := strings.Cut(s, ":")
 		return category != "" && option != ""
 	}, "invalid_cost_center", "This must be a tracking category and its option: Region:North.")},

@@ -448,7 +448,7 @@ func securityOf(rt *route) *jsonValue {
 // wildcards describes the wildcards of a path.
 func (m *openapiMaker) wildcards(rt *route) (all []*jsonValue) {
 	for _, found := range captures(`\{([a-z_]+)\}`, rt.path()) {
-		if rt.known.has(inPath, found) { // its reader describes it
+		if rt.endpoint.known().has(inPath, found) { // its reader describes it
 			continue
 		}
 		p := m.hand.at("x-wildcards", rt.path()[:strings.Index(rt.path(), "{"+found+"}")]+"{"+found+"}")
@@ -477,8 +477,8 @@ type readingAt struct {
 }
 
 // readingMethods are the methods of an input that read one member: the comment of a reading is where they are called.
-var readingMethods = []string{"member", "text", "object", "array", "objects", "texts", "number", "numberOf",
-	"textsOf", "timestamp", "timestampOf", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change",
+var readingMethods = []string{"member", "text", "object", "objects", "texts", "number", "numberOf",
+	"timestamp", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change",
 	"readMember", "noteMember", "field", "fieldOf",
 	"list", "anyObject", "has", "given", "refuseChange", "fields"}
 
@@ -518,7 +518,7 @@ func (m *openapiMaker) describe(rt *route) describedRequest {
 // said returns the comment at the reading that is going on.
 func (m *openapiMaker) said(name string) string {
 	pcs := make([]uintptr, 20)
-	frames, ofRow := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs)]), false
+	frames, ofRow := runtime.CallersFrames(pcs[:runtime.Callers(4, pcs)]), false
 	for {
 		f, more := frames.Next()
 		method, ofInput := strings.CutPrefix(f.Function, "widgetd.(*input).")
@@ -626,7 +626,7 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 }
 
 // refToWords refers to the schema of the declared type whose words are the only ones that pass; nil: there is none.
-func (m *openapiMaker) refToWords(c textCheck) *jsonValue {
+func (m *openapiMaker) refToWords(c *textCheck) *jsonValue {
 	t := c.named
 	if t == nil || !slices.Equal(m.words[t], c.words) || nullWord.MatchString(m.typeComment(t.Name())) {
 		return nil

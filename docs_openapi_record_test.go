@@ -32,8 +32,8 @@ var recorded struct {
 	ready    time.Time // on the clock of the service
 }
 
-// recordedExamples returns the examples that the document shows, by operation, as makeOpenAPI takes them:
-// {"createPlan": {"parameters": {"account_id": …}, "request": {"pro": {"summary": …, "value": …}}, "200": …}, …}.
+// recordedExamples returns the examples that the document shows, as makeOpenAPI takes them: of each operation those of
+// its "parameters" by their names, of its "request" and of its answers, as "200", each with "value" and "summary".
 func recordedExamples(t testing.TB) *jsonValue {
 	t.Helper()
 	recorded.Do(func() { record(t) })
@@ -113,6 +113,7 @@ func record(t testing.TB) {
 		return t.setRate(s.account, 1_000_000)
 	})
 	r.exchangeRun = newExchange(s, s.commitCounter())
+	r.pass = r.moveClock
 	r.recorder, r.made["owner"], r.made["origin"] = r, s.account, siteOrigin
 	recorded.examples = jsonObjectOf()
 	var all exchangeCase
@@ -151,12 +152,8 @@ func (r *recorder) keep() error {
 	return errors.Join(err, db.Close())
 }
 
-// pass moves the clock, which stands still otherwise.
-func (r *recorder) pass(d time.Duration) {
-	if r != nil {
-		r.clock = r.clock.Add(d)
-	}
-}
+// moveClock moves the clock, which stands still otherwise.
+func (r *recorder) moveClock(d time.Duration) { r.clock = r.clock.Add(d) }
 
 // show keeps what a line 'shows:' marks of the last request, "NAME SUMMARY | NAME SUMMARY": of the request, and of the
 // answer; without a body of the request the answer's alone.

@@ -47,8 +47,8 @@ type eventQuery struct {
 }
 
 // checkType returns a check for a type of event; whether there is such a type, listEvents finds out.
-func (a *eventAPI) checkType() textCheck {
-	return textCheck{words: asTexts(a.types), of: isText(maxNameLength).of}
+func (a *eventAPI) checkType() *textCheck {
+	return &textCheck{words: asTexts(a.types), of: isText(maxNameLength).of}
 }
 
 func (a *eventAPI) readEventQuery(in *input) (q *eventQuery) {
@@ -114,7 +114,7 @@ func readFeedWish(in *input) (w feedWish) {
 	// With `after`: for how many seconds to wait while there is nothing to answer with; 0 if it is left out. At most
 	// 4 requests of a token, or of an application, may wait, 16 of an account, 64 of an application over all
 	// accounts, and 256 in all. Have your client wait for an answer for 20 seconds.
-	in.parameter("wait", textCheck{numbers: [2]int{0, 15}, of: func(s string) (string, string) {
+	in.parameter("wait", &textCheck{numbers: [2]int{0, 15}, of: func(s string) (string, string) {
 		n, err := strconv.Atoi(s)
 		w.wait = time.Duration(n) * time.Second
 		if err != nil || n < 0 || w.wait > maxFeedWait || strconv.Itoa(n) != s {

@@ -70,8 +70,7 @@ type route struct {
 
 	answers  answerForm
 	endpoint *endpoint
-	known    knownNames // what endpoint reads, see complete
-	run      handler    // in place of endpoint: of pages for people, and where nothing else fits
+	run      handler // in place of endpoint: of pages for people, and where nothing else fits
 }
 
 // An answerForm is what the type of an answer does not say of it. The zero answerForm is JSON with status 200.
@@ -429,7 +428,9 @@ func (s *server) run(c *call) (any, error) {
 // startReading makes the input of a call.
 func (s *server) startReading(c *call, body *jsonValue) {
 	c.in = newInput(body, c.request)
-	c.in.known, c.in.late = c.route.known, s.undescribed
+	if e := c.route.endpoint; e != nil {
+		c.in.known, c.in.late = e.known(), s.undescribed
+	}
 	c.in.strict = body != nil && (c.strict || c.route.careful)
 }
 

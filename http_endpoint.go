@@ -6,21 +6,22 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 )
 
-// An endpoint is what a route does: how its request is read, and who answers it with what. The OpenAPI document, the
-// members that a strict route knows and the options of commands are made of it, so nothing of a request or an answer
-// is said twice.
+// An endpoint is what a route does: how its request is read, and who answers it with what. The OpenAPI document and
+// the members that a strict route knows are made of it, so nothing of a request or an answer is said twice.
 //
 // Reading and answering are two functions. The first reads all that the request may have, whoever calls and whatever
 // the values are: it may ask whether a member is there, and leaves every other judgement to the second. The second has
 // the name of the operation, and its comment is what the document says of it: the first sentence is the summary.
 type endpoint struct {
 	run             handler
-	read            func(in *input) // reads a request, or describes what it would read; nil: nothing is read that way
-	request, answer reflect.Type    // of what it reads, and of what it answers with, as JSON; see also answerForm
-	others          []reflect.Type  // what it may answer with instead
-	doc             uintptr         // the answering function, whose comment describes the route
+	read            func(in *input)   // reads a request, or says what it would read
+	known           func() knownNames // what it reads
+	request, answer reflect.Type      // of what it reads, and of what it answers with, as JSON; see also answerForm
+	others          []reflect.Type    // what it may answer with instead
+	doc             uintptr           // the answering function, whose comment describes the route
 }
 
 // A noMembers is the request of an endpoint that reads none, and the answer of one that answers with none.
@@ -89,7 +90,8 @@ func newEndpoint(read func(*input), request, answer reflect.Type, function any) 
 	if request.Kind() == reflect.Pointer {
 		request = request.Elem()
 	}
-	return &endpoint{read: read, request: request, answer: answer, doc: reflect.ValueOf(function).Pointer()}
+	return &endpoint{read: read, request: request, answer: answer, doc: reflect.ValueOf(function).Pointer(),
+		known: sync.OnceValue(func() knownNames { return knownOf(read) })}
 }
 
 // answeringWith returns an endpoint whose function encodes its answer itself, in a *reply or a *staticFile: a T or,
@@ -103,11 +105,11 @@ func answeringWith[T any](e *endpoint) *endpoint {
 	return e
 }
 
-// complete sets what follows from the rest of a route: it knows what its endpoint reads; one with a scope needs a
-// token; and one that writes with one of the careful scopes refuses members that it does not know.
+// complete sets what follows from the rest of a route: one with a scope needs a token, and one that writes with one of
+// the careful scopes refuses members that it does not know.
 func (rt *route) complete(careful []string) {
 	if rt.endpoint != nil {
-		rt.run, rt.known = rt.endpoint.run, knownOf(rt.endpoint.read)
+		rt.run = rt.endpoint.run
 	}
 	if rt.scope != "" && rt.token == tokenIgnored {
 		rt.token = tokenRequired

@@ -41,16 +41,15 @@ type reading struct {
 	name      string
 	kind      jsonKind
 	need      need
-	low, high int       // of a number; of a list how many elements it has; high of a text: the most characters
-	each      int       // of a list of texts: the most characters of an element; of an object of texts: of a text
-	check     textCheck // of a text, beside its length; of a list or an object of texts: of each
-	format    string    // of a text, where it has no check: "date-time"
-	lines     bool      // a text of several lines
+	low, high int        // of a number; of a list how many elements it has; high of a text: the most characters
+	each      int        // of a list of texts: the most characters of an element; of an object of texts: of a text
+	check     *textCheck // of a text, beside its length; of a list or an object of texts: of each
+	format    string     // of a text, where it has no check: "date-time"
+	lines     bool       // a text of several lines
 
 	asked    bool // whether it is there is asked, so that it may be absent
 	nullable bool // it may be null
 	fixed    bool // it can't be changed, and is refused by words of its own
-
 }
 
 // inQuery and inPath are the paths of parameters.
@@ -62,7 +61,12 @@ const (
 // newDescribed makes an input of which nothing is read: note is told what would be. Every optional member is there.
 func newDescribed(note func(reading)) *input {
 	in := newInput(&jsonValue{kind: jsonObject}, nil)
-	in.note = note
+	in.note = func(r reading) {
+		if r.check == nil {
+			r.check = &textCheck{} // so that note need not ask
+		}
+		note(r)
+	}
 	return in
 }
 
@@ -189,7 +193,7 @@ func (in *input) member(r reading) *jsonValue {
 
 // text reads a string of at most max characters without control characters that also passes
 // check. It returns "" if the member is absent or wrong. A required one must not be empty.
-func (in *input) text(name string, n need, max int, check textCheck) string {
+func (in *input) text(name string, n need, max int, check *textCheck) string {
 	v := in.member(reading{name: name, kind: jsonString, need: n, high: max, check: check})
 	if v == nil {
 		return ""
@@ -240,27 +244,20 @@ func (in *input) object(name string, n need) *input {
 	return &nested
 }
 
-// array reads a required array of 1 to max elements. It returns nil if the member is absent or wrong.
-func (in *input) array(r reading, max int) *jsonValue {
-	r.kind, r.need, r.low, r.high = jsonArray, required, 1, max
-	v := in.member(r)
-	if v != nil && (len(v.list) == 0 || len(v.list) > max) {
-		in.wrong(r.name, "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", max))
-		return nil
-	}
-	return v
-}
-
 // objects reads a required array of 1 to max objects, and returns an input for each. Elements
 // that are no objects are left out.
 func (in *input) objects(name string, max int) []*input {
-	v := in.array(reading{name: name}, max)
+	v := in.member(reading{name: name, kind: jsonArray, need: required, low: 1, high: max})
 	if in.note != nil {
 		nested := *in
 		nested.path = in.path + "/" + name + "/*"
 		return []*input{&nested}
 	}
 	if v == nil {
+		return nil
+	}
+	if len(v.list) == 0 || len(v.list) > max {
+		in.wrong(name, "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", max))
 		return nil
 	}
 	all := make([]*input, 0, len(v.list))
@@ -278,13 +275,9 @@ func (in *input) objects(name string, max int) []*input {
 	return all
 }
 
-// texts reads an optional array of at most count strings of 1 to max characters. A wrong
+// texts reads an array of r.low to r.high strings, each of 1 to r.each characters and as r.check has it. A wrong
 // element is returned as "", so that the others keep their index.
-func (in *input) texts(name string, count, max int, check textCheck) []string {
-	return in.textsOf(reading{name: name, high: count, each: max, check: check})
-}
-
-func (in *input) textsOf(r reading) []string {
+func (in *input) texts(r reading) []string {
 	r.kind = jsonArray
 	v := in.member(r)
 	if v == nil {
@@ -320,6 +313,7 @@ func (in *input) number(name string, low, high int) *int {
 	return in.numberOf(reading{name: name, low: low, high: high})
 }
 
+// numberOf is number for a member that may be required.
 func (in *input) numberOf(r reading) *int {
 	r.kind = jsonNumber
 	v := in.member(r)
@@ -334,26 +328,22 @@ func (in *input) numberOf(r reading) *int {
 	return new(int(n))
 }
 
-// timestamp reads an optional RFC 3339 time. It returns the zero stamp if the member is
-// absent or wrong.
-func (in *input) timestamp(name string) stamp { return in.timestampOf(reading{name: name}) }
-
-func (in *input) timestampOf(r reading) stamp {
-	r.kind, r.format = jsonString, "date-time"
-	v := in.member(r)
+// timestamp reads an RFC 3339 time. It returns the zero stamp if the member is absent or wrong.
+func (in *input) timestamp(name string, n need) stamp {
+	v := in.member(reading{name: name, kind: jsonString, need: n, format: "date-time"})
 	if v == nil {
 		return stamp{}
 	}
 	t, ok := parseStamp(v.text)
 	if !ok {
-		in.wrong(r.name, "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z.")
+		in.wrong(name, "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z.")
 	}
 	return t
 }
 
 // parameter reads a parameter of the query that may be given once. It returns "" if the
 // parameter is absent, or if check finds an error in it.
-func (in *input) parameter(name string, check textCheck) string {
+func (in *input) parameter(name string, check *textCheck) string {
 	if in.note != nil {
 		in.note(reading{path: inQuery, name: name, kind: jsonString, check: check})
 		return ""
@@ -496,7 +486,7 @@ func pointerSegment(name string) string {
 // moment reads a parameter of the query that is an RFC 3339 time. It returns the zero stamp if it
 // is absent or wrong.
 func (in *input) moment(name string) (t stamp) {
-	in.parameter(name, textCheck{format: "date-time", of: func(s string) (string, string) {
+	in.parameter(name, &textCheck{format: "date-time", of: func(s string) (string, string) {
 		var ok bool
 		if t, ok = parseStamp(s); !ok {
 			return "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z."
@@ -509,7 +499,7 @@ func (in *input) moment(name string) (t stamp) {
 // date reads a parameter of the query that is a calendar date, YYYY-MM-DD, from 1970 on. It
 // returns the start of that day in UTC, or the zero time if it is absent or wrong.
 func (in *input) date(name string) (t time.Time) {
-	in.parameter(name, textCheck{format: "date", of: func(s string) (string, string) {
+	in.parameter(name, &textCheck{format: "date", of: func(s string) (string, string) {
 		var err error
 		if t, err = time.Parse(time.DateOnly, s); err != nil || t.Year() < 1970 {
 			t = time.Time{}
@@ -548,7 +538,7 @@ func readOnlyPage(prefix string) func(*input) pageQuery {
 func (in *input) pageOf(valid func(cursor string) bool) pageQuery {
 	p := pageQuery{limit: 50}
 	// The most rows of a page; 50 if it is left out.
-	in.parameter("limit", textCheck{numbers: [2]int{1, 200}, of: func(s string) (string, string) {
+	in.parameter("limit", &textCheck{numbers: [2]int{1, 200}, of: func(s string) (string, string) {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 || n > 200 || strconv.Itoa(n) != s {
 			return "out_of_range", "This must be a number from 1 to 200."
@@ -557,7 +547,7 @@ func (in *input) pageOf(valid func(cursor string) bool) pageQuery {
 		return "", ""
 	}})
 	// `next_cursor` of the page before.
-	p.before = in.parameter("cursor", textCheck{of: checkedBy(valid, "invalid_cursor",
+	p.before = in.parameter("cursor", &textCheck{of: checkedBy(valid, "invalid_cursor",
 		"This is not the next_cursor of a page of this list.")})
 	return p
 }
@@ -654,7 +644,7 @@ func (in *input) noteMember(m member, isNew bool) {
 	_, isText := m.at.(*string)
 	in.readMember(m)
 	in.note(reading{path: in.path, name: m.name, asked: !isNew || !m.needed,
-		nullable: m.isNullable() || isNew && isText && !m.needed && m.check.of != nil, need: need(isNew && m.needed)})
+		nullable: m.isNullable() || isNew && isText && !m.needed && m.check != nil, need: need(isNew && m.needed)})
 }
 
 // refuseChange records an error of a member that can't be changed, if it is there.
@@ -673,7 +663,7 @@ func (in *input) refuseChange(name string) {
 func (in *input) readMember(m member) {
 	switch at := m.at.(type) {
 	case *string:
-		*at = in.text(m.name, need(m.check.of == nil), m.high, m.check)
+		*at = in.text(m.name, need(m.check == nil || m.check.of == nil), m.high, m.check)
 	case **string:
 		if m.lines {
 			*at = nilIfEmpty(in.lines(m.name, m.high))
@@ -687,7 +677,7 @@ func (in *input) readMember(m member) {
 	case *bool:
 		*at, _ = in.boolTerm(m.name)
 	case *stamp:
-		*at = in.timestamp(m.name)
+		*at = in.timestamp(m.name, optional)
 	case *codeList:
 		*at = in.list(m)
 	case *jsonText:
@@ -697,7 +687,7 @@ func (in *input) readMember(m member) {
 
 // list reads an array of texts.
 func (in *input) list(m member) codeList {
-	list := in.textsOf(reading{name: m.name, low: m.low, high: m.high, each: m.each, check: m.check})
+	list := in.texts(reading{name: m.name, low: m.low, high: m.high, each: m.each, check: m.check})
 	if m.checkList != nil {
 		m.checkList(list, func(at int, code, detail string) {
 			if list[at] != "" { // in.texts has already reported an empty one

@@ -51,7 +51,7 @@ type lead struct {
 	sender string // actor of the event of a new one; "": a site
 }
 
-var checkLeadType = textCheck{pattern: "^[a-z][a-z0-9_-]{0,31}$", of: func(s string) (code, detail string) {
+var checkLeadType = &textCheck{pattern: "^[a-z][a-z0-9_-]{0,31}$", of: func(s string) (code, detail string) {
 	if !isLeadWord(s) {
 		return "invalid_type", "A type begins with a letter and has lower-case letters, digits, - and _."
 	}
@@ -94,7 +94,7 @@ func checkLeadField(m jsonMember) (code, detail string) {
 // checkEmail accepts one plain address (contract, section 3): no display name, comment,
 // quoted local part or address literal, and a domain of two or more valid labels.
 // Internationalised domains and local parts are accepted as they are.
-var checkEmail = textCheck{format: "email", of: func(s string) (code, detail string) {
+var checkEmail = &textCheck{format: "email", of: func(s string) (code, detail string) {
 	const invalid = "invalid_email"
 	at := strings.LastIndexByte(s, '@')
 	switch {

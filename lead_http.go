@@ -47,7 +47,7 @@ func readLead(in *input) (r *leadRequest) {
 	// One address, without a display name. White space around it, also no-break or without width, is dropped; the
 	// domain is kept in lower case.
 	r.Email = normalEmail(in.text("email", required, 254, checkEmail))
-	r.Source = nilIfEmpty(in.text("source", optional, 100, anyText)) // Where on the site the form is, as `footer`.
+	r.Source = nilIfEmpty(in.text("source", optional, 100, nil)) // Where on the site the form is, as `footer`.
 	// The path of the page (`location.pathname`), kept without query and fragment.
 	page, _, _ := strings.Cut(in.text("page", optional, 2048, checkPage), "?")
 	page, _, _ = strings.Cut(page, "#")
@@ -57,7 +57,7 @@ func readLead(in *input) (r *leadRequest) {
 	r.Fields = in.fields("fields")
 	// A trap for bots: put a field of this name where no person sees it. Filled in, the answer looks like a success,
 	// and nothing is kept but the count `trapped` of the account's statistics.
-	r.website = in.text("website", optional, 2048, anyText)
+	r.website = in.text("website", optional, 2048, nil)
 	return r
 }
 

@@ -207,7 +207,7 @@ func (a *deviceAPI) checkLookup(c *call, r *deviceRequest, f *finding) error {
 }
 
 // checkNonce checks the nonce that a device wants included in the signed token.
-var checkNonce = textCheck{pattern: "^[!-~]{1,128}$", of: func(s string) (code, detail string) {
+var checkNonce = &textCheck{pattern: "^[!-~]{1,128}$", of: func(s string) (code, detail string) {
 	if strings.IndexFunc(s, isNotVisible) >= 0 {
 		return "invalid_nonce", "A nonce has 1 to 128 visible ASCII characters."
 	}
@@ -235,10 +235,10 @@ func readSeatRequest(in *input, offline bool) *deviceRequest {
 		in.wrong("nonce", "required", "Whoever asks for an offline lease must send a nonce, which tells the device "+
 			"that the lease answers its request.")
 	}
-	of := in.object("device", optional)                                       // What people see of the device.
-	r.name = nilIfEmpty(of.text("name", optional, 100, anyText))              // As `Kitchen 1`.
-	r.platform = nilIfEmpty(of.text("platform", optional, 100, anyText))      // As `linux/arm64`.
-	r.appVersion = nilIfEmpty(of.text("app_version", optional, 100, anyText)) // The application's version.
+	of := in.object("device", optional)                                   // What people see of the device.
+	r.name = nilIfEmpty(of.text("name", optional, 100, nil))              // As `Kitchen 1`.
+	r.platform = nilIfEmpty(of.text("platform", optional, 100, nil))      // As `linux/arm64`.
+	r.appVersion = nilIfEmpty(of.text("app_version", optional, 100, nil)) // The application's version.
 	return r
 }
 
@@ -410,10 +410,10 @@ func readVerification(in *input) *deviceRequest {
 	// The product that asks; a licence for another one is refused.
 	r.product = in.text("product", optional, 100, notEmpty)
 	// Codes that the licence must include, all of them.
-	r.entitlements = in.texts("entitlements", 100, 64, anyText)
+	r.entitlements = in.texts(reading{name: "entitlements", high: 100, each: 64})
 	// Visible ASCII that comes back in the answer and in the signed token.
 	r.nonce = in.text("nonce", optional, maxNonce, checkNonce)
-	r.appVersion = nilIfEmpty(in.text("app_version", optional, 100, anyText)) // The application's version.
+	r.appVersion = nilIfEmpty(in.text("app_version", optional, 100, nil)) // The application's version.
 	return r
 }
 

@@ -233,7 +233,7 @@ func (s *server) renewLicense(ctx context.Context, c *call, of owner, r *renewal
 type stateChange struct{ reason string }
 
 func readStateChange(in *input) *stateChange {
-	return &stateChange{in.text("reason", optional, maxReason, anyText)} // Kept with the licence; not in events.
+	return &stateChange{in.text("reason", optional, maxReason, nil)} // Kept with the licence; not in events.
 }
 
 // Suspend a licence.
@@ -275,7 +275,7 @@ type keyRotation struct {
 func readKeyRotation(in *input) (r *keyRotation) {
 	r = new(keyRotation)
 	// Until when the old key works; by default it stops now. None before it works longer.
-	r.oldUntil = in.timestamp("old_key_until")
+	r.oldUntil = in.timestamp("old_key_until", optional)
 	// Whether the tokens that devices have got until now end too; they keep their seats. More than twice within a
 	// second is 409, with `Retry-After`.
 	r.endTokens, _ = in.boolTerm("end_tokens")

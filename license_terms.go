@@ -48,6 +48,8 @@ var (
 	checkKind   = oneOf(declareWords[licenseKind](kindNodeLocked, kindFloating)...)
 	checkBasis  = oneOf(declareWords[licenseBasis](basisIssue, basisFirstActivation)...)
 	checkPlanID = isID("pln")
+
+	checkCodeForm = &textCheck{pattern: codePattern}
 )
 
 func (s *terms) members() []member {
@@ -65,7 +67,7 @@ func (s *terms) members() []member {
 			at: &s.LeaseHours, hasDefault: true, low: 1, high: maxLeaseHours},
 		{name: "offline_days", at: &s.OfflineDays, hasDefault: true, high: maxOfflineDays},
 		{name: "entitlements", at: &s.Entitlements, high: maxCodes, each: maxCodeLength,
-			check: textCheck{pattern: codePattern}, checkList: checkCodes},
+			check: checkCodeForm, checkList: checkCodes},
 	}...)
 }
 

@@ -80,7 +80,7 @@ func hidesItself(r rune) bool {
 }
 
 // checkAppName is a textCheck for the name of an application, which people see when they are asked to agree to it.
-var checkAppName = textCheck{of: func(s string) (code, detail string) {
+var checkAppName = &textCheck{of: func(s string) (code, detail string) {
 	switch {
 	case strings.IndexFunc(s, hidesItself) >= 0:
 		return "invalid_character", "This must have no character that is invisible or changes the direction of " +
@@ -138,7 +138,7 @@ func checkWebURL(s string, u *url.URL) (code, detail string) {
 }
 
 // checkHomePage is a textCheck for the home page of an application, which people can visit.
-var checkHomePage = textCheck{format: "uri", of: func(s string) (code, detail string) {
+var checkHomePage = &textCheck{format: "uri", of: func(s string) (code, detail string) {
 	u, code, detail := parseAppURL(s)
 	switch {
 	case code != "":
@@ -298,20 +298,28 @@ func (p *app) normaliseScopes(wrong memberFault) {
 	p.OwnScope = nilIfEmpty(scopesWithin(*p.OwnScope, p.Scope))
 }
 
+// What members of applications may be; normalise judges the rest. They are made once, since a row that is read lists
+// its members.
+var (
+	checkURIForm      = &textCheck{format: "uri"}
+	checkAppKind      = oneOf(registeredKinds...)
+	checkScopeForm    = &textCheck{pattern: scopePattern}
+	checkOwnScopeForm = &textCheck{pattern: scopePattern, of: notEmpty.of}
+)
+
 // members are what callers set of an application; see normalise. An empty own_scope is refused: whoever sends it may
 // mean either none or every scope.
 func (p *app) members() []member {
 	return []member{
 		{name: "name", at: &p.Name, needed: true, high: maxAppName},
 		{name: "home_page", at: &p.HomePage, needed: true, // For people: `https`, or `http` on `127.0.0.1` or `[::1]`.
-			high: maxAppURL, check: textCheck{format: "uri"}},
+			high: maxAppURL, check: checkURIForm},
 		{name: "kind", at: (*string)(&p.Kind), needed: true, // One of the kind `web` has a secret, others have PKCE.
-			atFirst: true, high: maxNameLength, check: oneOf(registeredKinds...)},
+			atFirst: true, high: maxNameLength, check: checkAppKind},
 		{name: "redirect_uris", at: &p.RedirectURIs, needed: true, low: 1, high: maxRedirectURIs, each: maxAppURL},
 		{name: "origins", at: &p.Origins, high: maxAppOrigins, each: maxAppURL},
-		{name: "scope", at: &p.Scope, needed: true, high: maxAppScope, check: textCheck{pattern: scopePattern}},
-		{name: "own_scope", at: &p.OwnScope, high: maxAppScope,
-			check: textCheck{pattern: scopePattern, of: notEmpty.of}},
+		{name: "scope", at: &p.Scope, needed: true, high: maxAppScope, check: checkScopeForm},
+		{name: "own_scope", at: &p.OwnScope, high: maxAppScope, check: checkOwnScopeForm},
 	}
 }
 

@@ -230,7 +230,7 @@ func readTokenRequest(in *input) oauthForm {
 		"redirect_uri": in.field("redirect_uri"),
 		// With `authorization_code`: what the S256 `code_challenge` was made from (RFC 7636).
 		"code_verifier": in.fieldOf(reading{name: "code_verifier",
-			check: textCheck{pattern: "^[A-Za-z0-9._~-]+$", least: 43, most: 128}}),
+			check: &textCheck{pattern: "^[A-Za-z0-9._~-]+$", least: 43, most: 128}}),
 		"refresh_token": in.field("refresh_token"), // With `refresh_token`: the refresh token.
 		// With `refresh_token` and `client_credentials`: what the access token may do, separated by spaces; without it,
 		// all that was agreed to and that the application is registered for. Scopes that the service does not know are

@@ -165,7 +165,7 @@ func readNewOrder(in *input) (r *newOrder) {
 	}
 	o.Tip = in.amount("tip", optional, 0, maxAmount) // A tip, without VAT.
 	// The caller's own number for it, unique for the account.
-	o.Reference = nilIfEmpty(in.text("reference", optional, maxOrderText, anyText))
+	o.Reference = nilIfEmpty(in.text("reference", optional, maxOrderText, nil))
 	r.guest, o.WantedAt = readGuest(in)
 	readReturn(in, o)
 	// When the guest pays: `online`, which it is if it is left out, before it is accepted; `later` at the restaurant
@@ -184,11 +184,11 @@ func readNewOrder(in *input) (r *newOrder) {
 
 func readOrderLine(in *input) orderLine {
 	return orderLine{
-		Name:       in.text("name", required, maxOrderText, anyText),  // What it is.
-		Quantity:   in.amount("quantity", required, 1, maxQuantity),   // How many units.
-		UnitAmount: in.amount("unit_amount", required, 0, maxAmount),  // What a unit costs, VAT included.
-		VATRate:    in.amount("vat_rate", required, 0, maxVATRate),    // In hundredths of a percent: 810 is 8.1 %.
-		Group:      in.text("group", optional, maxOrderText, anyText), // What it belongs to in the books, as `food`.
+		Name:       in.text("name", required, maxOrderText, nil),     // What it is.
+		Quantity:   in.amount("quantity", required, 1, maxQuantity),  // How many units.
+		UnitAmount: in.amount("unit_amount", required, 0, maxAmount), // What a unit costs, VAT included.
+		VATRate:    in.amount("vat_rate", required, 0, maxVATRate),   // In hundredths of a percent: 810 is 8.1 %.
+		Group:      in.text("group", optional, maxOrderText, nil),    // What it belongs to in the books, as `food`.
 	}
 }
 
@@ -208,8 +208,8 @@ func readGuest(in *input) (who guest, wantedAt stamp) {
 	if in.has("customer") {
 		// Who orders: erased 30 days after the order's end, and in no event.
 		customer := in.object("customer", optional)
-		who.Name = nilIfEmpty(customer.text("name", optional, maxOrderText, anyText))   // The name.
-		who.Phone = nilIfEmpty(customer.text("phone", optional, maxOrderText, anyText)) // The telephone number.
+		who.Name = nilIfEmpty(customer.text("name", optional, maxOrderText, nil))   // The name.
+		who.Phone = nilIfEmpty(customer.text("phone", optional, maxOrderText, nil)) // The telephone number.
 		// What the guest asks for; line breaks are allowed.
 		who.Note = nilIfEmpty(customer.lines("note", maxOrderNote))
 	}
@@ -217,7 +217,7 @@ func readGuest(in *input) (who guest, wantedAt stamp) {
 		f := in.object("fulfilment", optional) // How the guest gets it. It is erased as `customer` is.
 		who.Fulfilment = readFulfilment(f)
 		// When the guest wants it: not in the past, and at most 60 days ahead. Without it, as soon as possible.
-		wantedAt = f.timestamp("wanted_at")
+		wantedAt = f.timestamp("wanted_at", optional)
 	}
 	// The language of the guest, for what they read: `de`, or with a country `de-CH` (BCP 47). It is one of those of
 	// the page where orders are paid, and is erased as `customer` is.
@@ -244,22 +244,22 @@ func readFulfilment(in *input) *fulfilment {
 	if in.has("address") {
 		a := in.object("address", optional) // Where it is brought.
 		f.Address = &guestAddress{
-			Line1:      a.text("line1", required, maxOrderText, anyText),             // Street and number.
-			Line2:      nilIfEmpty(a.text("line2", optional, maxOrderText, anyText)), // How to find the door.
-			PostalCode: a.text("postal_code", required, maxPostalCode, anyText),      // The postal code.
-			City:       a.text("city", required, maxCity, anyText),                   // The place.
-			Country:    a.text("country", required, maxNameLength, checkCountry),     // ISO 3166-1: `CH`.
+			Line1:      a.text("line1", required, maxOrderText, nil),             // Street and number.
+			Line2:      nilIfEmpty(a.text("line2", optional, maxOrderText, nil)), // How to find the door.
+			PostalCode: a.text("postal_code", required, maxPostalCode, nil),      // The postal code.
+			City:       a.text("city", required, maxCity, nil),                   // The place.
+			Country:    a.text("country", required, maxNameLength, checkCountry), // ISO 3166-1: `CH`.
 		}
 	}
 	if in.has("table") {
 		// The name of the table that it is brought to.
-		f.Table = nilIfEmpty(in.text("table", required, maxTableName, anyText))
+		f.Table = nilIfEmpty(in.text("table", required, maxTableName, nil))
 	}
 	return f
 }
 
 // checkReturnURL is a textCheck for where a guest goes on from the page of an order.
-var checkReturnURL = textCheck{format: "uri", of: func(s string) (code, detail string) {
+var checkReturnURL = &textCheck{format: "uri", of: func(s string) (code, detail string) {
 	if _, ok := originOf(s); !ok {
 		return "invalid_url", "This must be the address of a page, such as https://www.example.com/thanks."
 	}
@@ -524,7 +524,7 @@ func readAcceptance(in *input) (r *acceptance) {
 		}
 	}
 	// When it is ready, up to 60 days ahead: the guest reads it, and `order.accepted` has it.
-	r.readyAt = in.timestamp("ready_at")
+	r.readyAt = in.timestamp("ready_at", optional)
 	return r
 }
 
@@ -559,7 +559,7 @@ func readRejection(in *input) (r *orderRejection) {
 		r.reason = (*orderRejectReason)(nilIfEmpty(word))
 	}
 	// More for the guest, on one line. It is erased as `customer` is, and in no event.
-	r.text = nilIfEmpty(in.text("text", optional, maxOrderText, anyText))
+	r.text = nilIfEmpty(in.text("text", optional, maxOrderText, nil))
 	return r
 }
 
@@ -600,7 +600,7 @@ func readRefund(in *input) (r *newRefund) {
 	}
 	// The attempt whose money goes back, where it is in `review` because it pays nothing; by default the last one.
 	r.paymentID = in.text("payment_id", optional, maxNameLength, isID("pay"))
-	r.reason = in.text("reason", optional, maxOrderText, anyText) // Why, for people.
+	r.reason = in.text("reason", optional, maxOrderText, nil) // Why, for people.
 	return r
 }
 
@@ -662,7 +662,7 @@ func readPaidOutside(in *input) (r *outsidePayment) {
 	r = new(outsidePayment)
 	r.method = orderMethod(in.text("method", required, maxNameLength, oneOf(outsideMethods...))) // How.
 	// When; by default now. Not in the future, nor before the order was made.
-	r.at = in.timestamp("paid_at")
+	r.at = in.timestamp("paid_at", optional)
 	return r
 }
 

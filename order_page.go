@@ -189,7 +189,7 @@ func (a *orderPages) payPage(c *call, r *orderLink, o *order, notice string) (*r
 // pay begins an attempt to pay an order and redirects to the provider.
 func (a *orderPages) pay(ctx context.Context, c *call) (any, error) {
 	r := readOrderLink(c.in)
-	method := c.in.text("method", required, maxOrderText, anyText)
+	method := c.in.text("method", required, maxOrderText, nil)
 	if err := a.admit(ctx, c); err != nil {
 		return nil, err
 	}

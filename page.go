@@ -267,7 +267,7 @@ func knownLanguage(tag string, known []pageLanguage) (pageLanguage, bool) {
 }
 
 // checkLanguage is a textCheck for one of pageLanguages, perhaps as a country speaks it: de-CH.
-var checkLanguage = textCheck{pattern: "^([a-zA-Z]{2}(-[a-zA-Z]{2})?)?$", of: func(s string) (code, detail string) {
+var checkLanguage = &textCheck{pattern: "^([a-zA-Z]{2}(-[a-zA-Z]{2})?)?$", of: func(s string) (code, detail string) {
 	language, country, of := strings.Cut(languageTag(s), "-")
 	if s != "" && !slices.Contains(pageLanguages, pageLanguage(language)) || of && !isCountry(country) {
 		return "unknown_language", "This must be one of " + languageList() + ", perhaps with a country, as de-CH."

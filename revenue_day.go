@@ -73,7 +73,7 @@ func isBusinessDate(s string) bool {
 }
 
 // checkBusinessDate is a textCheck for a business day.
-var checkBusinessDate = textCheck{format: "date", of: func(s string) (code, detail string) {
+var checkBusinessDate = &textCheck{format: "date", of: func(s string) (code, detail string) {
 	if day, err := time.Parse(time.DateOnly, s); err != nil || day.Year() < 1970 || day.Year() > lastYear {
 		return "invalid_date", "This must be a date: YYYY-MM-DD."
 	}

@@ -344,7 +344,7 @@ func dateIn(zone *time.Location, moment time.Time) time.Time {
 }
 
 // checkZone is a textCheck for a time zone of the IANA database.
-var checkZone = textCheck{pattern: "^[A-Za-z0-9_+/-]+$", of: func(s string) (code, detail string) {
+var checkZone = &textCheck{pattern: "^[A-Za-z0-9_+/-]+$", of: func(s string) (code, detail string) {
 	if _, err := loadZone(s); err != nil {
 		return "unknown_zone", "This must be a time zone such as Europe/Zurich."
 	}
@@ -352,7 +352,7 @@ var checkZone = textCheck{pattern: "^[A-Za-z0-9_+/-]+$", of: func(s string) (cod
 }}
 
 // checkCutOff is a textCheck for a time of day, from 00:00 to 23:59.
-var checkCutOff = textCheck{pattern: "^([01][0-9]|2[0-3]):[0-5][0-9]$", of: func(s string) (code, detail string) {
+var checkCutOff = &textCheck{pattern: "^([01][0-9]|2[0-3]):[0-5][0-9]$", of: func(s string) (code, detail string) {
 	if _, err := time.Parse("15:04", s); err != nil || len(s) != len("15:04") {
 		return "invalid_time", "This must be a time of day such as 04:00."
 	}

@@ -73,7 +73,7 @@ func (c rgb) readableOn(paper, mixedWith rgb) rgb {
 }
 
 // checkColor is a textCheck for a colour in which text can be read on a light page. Pages in the dark lighten it.
-var checkColor = textCheck{pattern: "^#[0-9A-Fa-f]{6}$", of: func(s string) (code, detail string) {
+var checkColor = &textCheck{pattern: "^#[0-9A-Fa-f]{6}$", of: func(s string) (code, detail string) {
 	c, ok := parseColor(s)
 	switch near := c.readableOn(lightPaper, black); {
 	case !ok:

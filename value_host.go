@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-var checkPage = textCheck{pattern: "^/", of: func(s string) (code, detail string) {
+var checkPage = &textCheck{pattern: "^/", of: func(s string) (code, detail string) {
 	if !strings.HasPrefix(s, "/") {
 		return "invalid_page", "A page is a path: it begins with /."
 	}

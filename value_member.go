@@ -18,16 +18,16 @@ type member struct {
 	// **int or *stamp may be null. Others are *int, *bool, *codeList (a list of texts) and *jsonText (an object).
 	at any
 
-	needed     bool      // a new row must have it
-	atFirst    bool      // it is set when the row is made, and can't be changed
-	apart      bool      // the noun reads it itself
-	hasDefault bool      // null stands for its default, which the noun sets where the value is 0
-	low, high  int       // of a number; of a list how many elements; high of a text: the most characters
-	each       int       // of a list: the most characters of an element
-	check      textCheck // of a text, beside its length; nil: none
-	checkList  listCheck // of a list, beside the lengths; nil: none
-	lines      bool      // a text of several lines
-	private    bool      // events name it, but leave its values out
+	needed     bool       // a new row must have it
+	atFirst    bool       // it is set when the row is made, and can't be changed
+	apart      bool       // the noun reads it itself
+	hasDefault bool       // null stands for its default, which the noun sets where the value is 0
+	low, high  int        // of a number; of a list how many elements; high of a text: the most characters
+	each       int        // of a list: the most characters of an element
+	check      *textCheck // of a text, beside its length; nil: none
+	checkList  listCheck  // of a list, beside the lengths; nil: none
+	lines      bool       // a text of several lines
+	private    bool       // events name it, but leave its values out
 }
 
 // A listCheck checks the elements of a list, and calls wrong for each that is wrong, with its index, and the code and

@@ -37,7 +37,7 @@ const (
 	required need = true
 )
 
-// A textCheck checks a text, and says what passes as JSON Schema does. The zero textCheck lets every text pass.
+// A textCheck checks a text, and says what passes as JSON Schema does. nil lets every text pass.
 type textCheck struct {
 	of func(s string) (code, detail string) // those of a fieldError; "" and "" if the text passes
 
@@ -49,15 +49,12 @@ type textCheck struct {
 }
 
 // fault returns what is wrong with a text, as the code and the detail of a fieldError; "" and "": nothing.
-func (c textCheck) fault(s string) (code, detail string) {
-	if c.of == nil {
+func (c *textCheck) fault(s string) (code, detail string) {
+	if c == nil || c.of == nil {
 		return "", ""
 	}
 	return c.of(s)
 }
-
-// anyText is the check of a text that may be anything.
-var anyText textCheck
 
 // checkText checks what holds for every text: valid UTF-8, at most max characters, none of them
 // a control character, and not empty if it is required. Its results are those of a textCheck.
@@ -86,25 +83,25 @@ func checkedBy(is func(s string) bool, code, detail string) func(s string) (stri
 }
 
 // notEmptyAnd returns a check of a text that must not be empty, and must pass check.
-func notEmptyAnd(check textCheck) textCheck {
-	of := check.of
-	check.least = 1
-	check.of = func(s string) (code, detail string) {
+func notEmptyAnd(check *textCheck) *textCheck {
+	both := *check
+	both.least = 1
+	both.of = func(s string) (code, detail string) {
 		if code, detail = notEmpty.of(s); code == "" {
-			code, detail = of(s)
+			code, detail = check.of(s)
 		}
 		return code, detail
 	}
-	return check
+	return &both
 }
 
 // notEmpty is a check for a text that must not be empty.
-var notEmpty = textCheck{least: 1, of: checkedBy(func(s string) bool { return s != "" },
+var notEmpty = &textCheck{least: 1, of: checkedBy(func(s string) bool { return s != "" },
 	"empty", "This must not be empty.")}
 
 // isID returns a check for an id with that prefix.
-func isID(prefix string) textCheck {
-	return textCheck{pattern: idPattern(prefix), of: checkedBy(func(s string) bool { return validID(prefix, s) },
+func isID(prefix string) *textCheck {
+	return &textCheck{pattern: idPattern(prefix), of: checkedBy(func(s string) bool { return validID(prefix, s) },
 		"invalid_id", "This is not an id of the kind "+prefix+"_…")}
 }
 
@@ -112,8 +109,8 @@ func isID(prefix string) textCheck {
 func idPattern(prefix string) string { return "^" + prefix + "_[0-7][0-9a-hjkmnp-tv-z]{25}$" }
 
 // isText returns a check for a text of 1 to max characters.
-func isText(max int) textCheck {
-	return textCheck{least: 1, most: max,
+func isText(max int) *textCheck {
+	return &textCheck{least: 1, most: max,
 		of: func(s string) (code, detail string) { return checkText(s, required, max) }}
 }
 
@@ -136,11 +133,14 @@ func asTexts[T ~string](words []T) []string {
 }
 
 // oneOf returns a check for a text that is one of choices.
-func oneOf[T ~string](choices ...T) textCheck {
+func oneOf[T ~string](choices ...T) *textCheck {
 	words := asTexts(choices)
-	is := func(s string) bool { return slices.Contains(words, s) }
-	return textCheck{words: words, named: reflect.TypeFor[T](),
-		of: checkedBy(is, "unknown_value", "This must be one of "+strings.Join(words, ", ")+".")}
+	return &textCheck{words: words, named: reflect.TypeFor[T](), of: func(s string) (code, detail string) {
+		if slices.Contains(words, s) {
+			return "", ""
+		}
+		return "unknown_value", "This must be one of " + strings.Join(words, ", ") + "."
+	}}
 }
 
 // nilIfEmpty returns a pointer to s, or nil for "", which the database stores as NULL.
@@ -292,7 +292,7 @@ func isCountry(s string) bool {
 }
 
 // checkCountry is a textCheck for a country.
-var checkCountry = textCheck{pattern: "^[A-Z]{2}$", of: func(s string) (code, detail string) {
+var checkCountry = &textCheck{pattern: "^[A-Z]{2}$", of: func(s string) (code, detail string) {
 	if !isCountry(s) {
 		return "unknown_country", "This must be the code of a country in ISO 3166-1, such as CH."
 	}

@@ -164,12 +164,13 @@ func (w *webhook) members() []member {
 		{name: "url", at: &w.URL, apart: true},
 		{name: "types", at: &w.Types, apart: true},
 		{name: "description", at: &w.Description, high: maxWebhookText},
-		{name: "state", at: (*string)(&w.State), high: maxNameLength, check: checkNewState}, // No events for now.
+		// No further events are sent until `POST /webhooks/{id}/enable`.
+		{name: "state", at: (*string)(&w.State), high: maxNameLength, check: checkNewState},
 	}
 }
 
 // checkNewState is a textCheck for the state that a PATCH sets.
-var checkNewState = textCheck{words: []string{webhookDisabled}, of: func(s string) (code, detail string) {
+var checkNewState = &textCheck{words: []string{webhookDisabled}, of: func(s string) (code, detail string) {
 	if s != webhookDisabled {
 		return "unknown_value", `Only "disabled" can be set: POST /webhooks/{id}/enable enables a webhook.`
 	}

@@ -167,7 +167,7 @@ func (a *webhookAPI) readURL(in *input) string {
 	// Where events are posted to: `https`, port 443, a host name in ASCII with public addresses, no user name, no
 	// fragment. An operator may admit other addresses.
 	v := in.member(reading{name: "url", kind: jsonString, need: required, high: maxOutboundURL,
-		check: textCheck{format: "uri"}})
+		check: checkURIForm})
 	if v == nil {
 		return ""
 	}
@@ -181,8 +181,8 @@ func (a *webhookAPI) readURL(in *input) string {
 // readTypes reads the types of a webhook.
 func (a *webhookAPI) readTypes(in *input) codeList {
 	// The types of the events that it gets, none twice.
-	types := in.textsOf(reading{name: "types", need: required, low: 1, high: len(a.types), each: maxNameLength,
-		check: textCheck{words: asTexts(a.types), named: reflect.TypeFor[webhookType]()}})
+	types := in.texts(reading{name: "types", need: required, low: 1, high: len(a.types), each: maxNameLength,
+		check: &textCheck{words: asTexts(a.types), named: reflect.TypeFor[webhookType]()}})
 	checkWebhookTypes(types, a.types, func(at int, code, detail string) {
 		if types[at] != "" { // in.texts has already reported an empty one
 			in.wrong(fmt.Sprintf("types/%d", at), code, detail)
@@ -220,7 +220,7 @@ type newWebhook struct {
 func (a *webhookAPI) readNewWebhook(in *input) (r *newWebhook) {
 	r = new(newWebhook)
 	r.url, r.types = a.readURL(in), a.readTypes(in)
-	r.description = nilIfEmpty(in.text("description", optional, maxWebhookText, anyText)) // What it is, for people.
+	r.description = nilIfEmpty(in.text("description", optional, maxWebhookText, nil)) // What it is, for people.
 	return r
 }
 
@@ -381,7 +381,7 @@ type webhookReplay struct{ since stamp }
 
 func readReplay(in *input) *webhookReplay {
 	// Events since this time, in whole seconds, included; at most 30 days ago.
-	return &webhookReplay{in.timestampOf(reading{name: "since", need: required})}
+	return &webhookReplay{in.timestamp("since", required)}
 }
 
 // Send past events again.

@@ -255,7 +255,7 @@ func readWidgetEvents(in *input) (q *widgetEventsRequest) {
 		q.events++
 		q.counts.add(counted)
 		// Which item, counted for clicks and orders. A widget keeps 100 names a day; the rest count as `other`.
-		if item := event.text("item", optional, 100, anyText); item != "" && counted.Views == 0 {
+		if item := event.text("item", optional, 100, nil); item != "" && counted.Views == 0 {
 			q.items = append(q.items, nameCount{item, counted})
 		}
 		// The path of the page. What follows a `?` or `#` is dropped. A widget keeps 100 pages a day; the rest, and
@@ -300,7 +300,7 @@ func readStatsQuery(in *input) *statsQuery {
 	q.Interval = statsInterval(cmp.Or(in.parameter("interval", oneOf(statsIntervals...)), "day"))
 	q.Zone = time.UTC
 	// A time zone of the IANA database, in which days begin and end. By default UTC.
-	in.parameter("timezone", textCheck{of: func(name string) (string, string) {
+	in.parameter("timezone", &textCheck{of: func(name string) (string, string) {
 		zone, err := loadZone(name)
 		if err != nil {
 			return "unknown_timezone", "This is not a time zone of the IANA database, like Europe/Zurich."
