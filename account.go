@@ -13,6 +13,7 @@ func accountNoun() noun {
 	return noun{
 		name:     "account",
 		wings:    func(s *server) []wing { return []wing{accountWing(s)} },
+		calls:    accountRouteCommands,
 		commands: accountCommands,
 		ids:      []idKind{{"ACCOUNT", "acct", "accounts", false}, {"TOKEN", "tok", "tokens", false}},
 		problems: accountProblems,

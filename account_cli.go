@@ -24,39 +24,25 @@ var (
 		help: "how long the token is valid: 720h, 90d"}
 	optClientID = option{name: "client-id", value: "ID",
 		help: "name of the program that uses the token; by default the account's id"}
-	optZone   = option{name: "zone", value: "ZONE", member: "zone", help: "time zone of the account: Europe/Zurich"}
-	optCutOff = option{name: "cut-off", value: "HH:MM", member: "cut_off",
-		help: "when the account's business day ends, in its time zone; by default 04:00"}
-	optLegalName = option{name: "legal-name", value: "NAME", member: "legal_name",
-		help: "who sells, on receipts; an empty one removes it"}
-	optAddress = option{name: "address", value: "TEXT", member: "address",
-		help: "the account's address on receipts, lines separated by line breaks; an empty one removes it"}
-	optVATNumber = option{name: "vat-number", value: "TEXT", member: "vat_number",
-		help: "the account's VAT number on receipts; an empty one removes it"}
-	optCaptureOn = option{name: "capture-on", value: "WHEN", member: "capture_on",
-		help: "when cards are charged: accept, as soon as an order is accepted, or handover"}
-	optAcceptWithin = option{name: "accept-within", value: "MINUTES", member: "accept_within", reads: asNumber,
-		help: "after how long an authorised order that nobody accepts is released"}
-	optPhone = option{name: "phone", value: "NUMBER", member: "phone", reads: asTextOrNull,
-		help: "where guests call the account, as +41 32 622 00 00; an empty one removes it"}
-	optGuestContact = option{name: "contact", value: "URI", member: "contact", reads: asTextOrNull,
-		generalHelp: optContact.help,
-		help:        "where guests write to the account, as mailto:info@example.com; an empty one removes it"}
-	optColor = option{name: "color", value: "#RRGGBB", member: "color", reads: asTextOrNull,
-		help: "the colour of links and buttons on the account's pages, as #1a6b3c; an empty one removes it"}
 	optLogo = option{name: "logo", value: "FILE", member: "logo", reads: asLogo,
 		help: "the logo on the account's pages: a PNG, JPEG or WebP of at most 1024 pixels each way and 32 KiB; " +
 			"an empty one removes it"}
-	optIssuer = option{name: "issuer", value: "yes|no", member: "issuer", reads: asYesOrNo,
-		help: "whether the account's own tokens may issue and change its licences, with licenses:write; by default " +
-			"only those of the main account may"}
 	optNewKeys = option{name: "new-keys",
 		help: "make other keys although the database has issued tokens, leases or secrets, which all end with that: " +
 			"only where no copy of its key file is left"}
 	optAllAccounts = option{name: "all-accounts", help: "let the token act on any account, with ?account_id="}
 )
 
-// The operator's commands on base addresses, accounts, origins and tokens.
+// The commands on accounts that are names for routes.
+var accountRouteCommands = []routeCommand{
+	{name: "account set", route: "PATCH /account", args: "ACCOUNT", options: []option{optLogo},
+		help: "change what is known of an account, and print all of it"},
+	{name: "account signin", route: "POST /accounts/{id}/signin", keys: (*env).keyFile, text: "${code}",
+		help: "print a code with which one person can sign in for an account, within 15 minutes, and then agree that " +
+			"applications act for it; it is stored nowhere", after: noteSignin},
+}
+
+// The other commands on base addresses, accounts, origins and tokens.
 var accountCommands = []command{
 	{"init", "", "create the database, the key file and the main account; existing ones are never changed",
 		[]option{optBaseURL, optName, optOrigin,
@@ -77,19 +63,11 @@ var accountCommands = []command{
 	{"account show", "ACCOUNT", "show an account, its settings, and what it has", nil, accountShow},
 	{"account set-rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind: " +
 		"so many at once, and a sixtieth a second", nil, accountRate},
-	{"account set", "ACCOUNT", "change what is known of an account, and print all of it", []option{
-		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin, optPhone,
-		optGuestContact, optColor, optLogo, optIssuer,
-	}, routeCommand{route: "PATCH /account"}.run},
 	{"account close", "ACCOUNT",
 		"close an account; its tokens, origins, widgets, licences, webhooks, applications and pay pages stop " +
 			"working, but are kept; money that is authorised for its orders is released",
 		[]option{optUnasked.says("close it without asking; where nobody can be asked, it is not closed without this")},
 		accountClose},
-	{"account signin", "ACCOUNT",
-		"print a code with which one person can sign in for an account, within 15 minutes, and then agree that " +
-			"applications act for it",
-		nil, accountSignin.run},
 	{"account reopen", "ACCOUNT", "open a closed account again; what stopped with it works again",
 		nil, accountReopen},
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",

@@ -15,6 +15,7 @@ func booksNoun() noun {
 	return noun{
 		name:     "books",
 		wings:    func(s *server) []wing { return []wing{booksWing(s, booksOf(s))} },
+		calls:    booksRouteCommands,
 		commands: booksCommands,
 		ids: []idKind{{"CONNECTION", "bkc", "books_connections", false},
 			{"EXPORT", "exp", "books_exports", false}},

@@ -20,20 +20,6 @@ var (
 		help: "first day of arrival of payouts that are sent on their own, or never"}
 	optHistory = option{name: "history", member: "history", reads: sending(true),
 		help: "-send-from and -payouts-from may be days that are past"}
-	optCompany = option{name: "organisation", value: "ID", member: "organisation",
-		help: "the company, where access to several was granted: 'widgetd books list -json' prints them"}
-	optEntryStatus = option{name: "status", value: "STATUS", member: "status",
-		help: "at Xero: what entries become, draft or posted"}
-	optSeries = option{name: "series", value: "CODE", member: "series",
-		help: "at Fortnox: the series of vouchers, which takes manual entries; best one of its own"}
-	optSendOutside = option{name: "outside", value: "yes|no", member: "outside", reads: asYesOrNo,
-		help: "whether what was paid outside is sent too, which a till usually books: of days from today on"}
-	optSendTests = option{name: "tests", value: "yes|no", member: "tests", reads: asYesOrNo,
-		help: "whether what was paid with test keys is sent too: of days from today on"}
-	optReverseDate = option{name: "date", value: "DATE", member: "date",
-		help: "date of the reversal in the books; by default that of the entry"}
-	optChartDate = option{name: "date", value: "DATE", member: "date",
-		help: "for entries of this date, as each financial year at Fortnox has its own; by default of today"}
 	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state, as held"}
 
 	// what commands that ask the books have in common
@@ -51,7 +37,42 @@ func bookOptions() (all []option) {
 	return all
 }
 
-// The operator's commands on books.
+// The commands on books that are names for routes.
+var booksRouteCommands = []routeCommand{
+	{name: "books connect", route: "POST /books/connections", args: "PRODUCT", keys: (*env).keyFile, before: needApp,
+		help:    "print the address on which an account's owner connects its books: xero or fortnox",
+		options: ledgerOptions, text: "open until ${expires_at}:\n${authorize_url}"},
+	{name: "books list", route: "GET /books/connections", help: "list the connections with books, newest first",
+		rows: &listCommand{short: true, whole: true, prefix: "bkc", columns: "ID PRODUCT STATE " +
+			"COMPANY=organisation.name CURRENCY MAPPED=mapping_confirmed_at SENDS_FROM=send_from ACCOUNT=account_id"}},
+	{name: "books set", route: "PATCH /books/connections/{id}", args: "CONNECTION", keys: (*env).keyFile,
+		help:    "change what is sent with a connection, from when on and how",
+		options: []option{optSendFrom, optPayoutsFrom, optHistory}, show: showSending},
+	{name: "books accounts", route: "GET /books/connections/{id}/accounts", args: "CONNECTION", keys: (*env).keyFile,
+		help: "print the books' own accounts, rates of tax and options of tracking", options: ledgerOptions,
+		show: showChart},
+	{name: "books preview", route: "GET /books/connections/{id}/preview/{date}", args: "CONNECTION DATE",
+		help: "print the entry of a business day as it would be sent", options: ledgerOptions, keys: (*env).keyFile,
+		show: showPreview},
+	{name: "books payout", route: "GET /books/connections/{id}/payouts/{payout}/preview", args: "CONNECTION PAYOUT",
+		help: "print the entry of a payout as it would be sent", options: ledgerOptions, keys: (*env).keyFile,
+		show: showPayoutPreview},
+	{name: "books export send", route: "POST /books/connections/{id}/exports", args: "CONNECTION DATE",
+		help: "have the running service send a business day", show: showExports, after: noteExports},
+	{name: "books export payout", route: "POST /books/connections/{id}/exports", args: "CONNECTION PAYOUT",
+		help: "have the running service send a payout", show: showExports, after: noteExports},
+	{name: "books export retry", route: "POST /books/connections/{id}/exports/{export_id}/retry", args: "EXPORT",
+		help: "have the running service look at a held, failed or unknown export now", show: showExports,
+		after: noteExports},
+	{name: "books export reverse", route: "POST /books/connections/{id}/exports/{export_id}/reverse", args: "EXPORT",
+		help: "have the running service reverse the entry of an export", show: showExports, after: noteExports},
+	{name: "books disconnect", route: "DELETE /books/connections/{id}", args: "CONNECTION", keys: (*env).keyFile,
+		help:    "send nothing more with a connection; what was sent stays in the books",
+		options: append([]option{optUnasked}, ledgerOptions...), plan: planDisconnecting,
+		text: "connection ${id} with books disconnected"},
+}
+
+// The other commands on books.
 var booksCommands = []command{
 	{"books app set", "xero|fortnox", "set the application that you have registered with the maker", []option{
 		optSecrets.says("- for standard input, as your shell opens it (-secrets - <xero.txt), or a file that only " +
@@ -61,42 +82,11 @@ var booksCommands = []command{
 		columns: "PRODUCT CLIENT=client_id CHANGED=changed_at",
 		pages:   whole(func(q *queries, _ owner) ([]booksApp, error) { return q.booksApps() }),
 	}.run},
-	{"books connect", "PRODUCT", "print the address on which an account's owner connects its books: xero or fortnox",
-		append([]option{optAccount.says("the account whose revenue is to be sent")}, ledgerOptions...),
-		routeCommand{route: "POST /books/connections", keys: (*env).keyFile, before: needApp,
-			text: "open until ${expires_at}:\n${authorize_url}"}.run},
-	{"books list", "", "list the connections with books, newest first",
-		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")},
-		listCommand{prefix: "bkc", columns: "ID PRODUCT STATE COMPANY=organisation.name CURRENCY " +
-			"MAPPED=mapping_confirmed_at SENDS_FROM=send_from ACCOUNT=account_id", pages: whole(shownConnections)}.run},
-	{"books set", "CONNECTION", "change what is sent with a connection, from when on and how", []option{
-		optCompany, optSendFrom, optPayoutsFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
-	}, routeCommand{route: "PATCH /books/connections/{id}", keys: (*env).keyFile, show: showSending}.run},
-	{"books accounts", "CONNECTION", "print the books' own accounts, rates of tax and options of tracking",
-		append([]option{optChartDate}, ledgerOptions...), routeCommand{route: "GET /books/connections/{id}/accounts",
-			keys: (*env).keyFile, show: showChart}.run},
 	{"books map", "CONNECTION", "print or confirm which account of the books gets what",
 		append([]option{optSuggest, optMapping}, ledgerOptions...), booksMapping},
-	{"books preview", "CONNECTION DATE", "print the entry of a business day as it would be sent",
-		ledgerOptions, routeCommand{route: "GET /books/connections/{id}/preview/{date}", keys: (*env).keyFile,
-			show: showPreview}.run},
-	{"books export send", "CONNECTION DATE", "have the running service send a business day", nil,
-		changeExports("POST /books/connections/{id}/exports")},
-	{"books payout", "CONNECTION PAYOUT", "print the entry of a payout as it would be sent",
-		ledgerOptions, routeCommand{route: "GET /books/connections/{id}/payouts/{payout}/preview",
-			keys: (*env).keyFile, show: showPayoutPreview}.run},
-	{"books export payout", "CONNECTION PAYOUT", "have the running service send a payout", nil,
-		changeExports("POST /books/connections/{id}/exports")},
 	{"books export list", "", "list what was sent or waits to be, newest first", []option{
 		optLimit, optExportState, optAccount.says("show only exports of this account"), optSince, optUntil,
 	}, listCommand{prefix: "exp", columns: exportColumns, pages: exportPages}.run},
-	{"books export retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil,
-		changeExports("POST /books/connections/{id}/exports/{export_id}/retry")},
-	{"books export reverse", "EXPORT", "have the running service reverse the entry of an export",
-		[]option{optReverseDate}, changeExports("POST /books/connections/{id}/exports/{export_id}/reverse")},
-	{"books disconnect", "CONNECTION", "send nothing more with a connection; what was sent stays in the books",
-		append([]option{optUnasked}, ledgerOptions...), routeCommand{route: "DELETE /books/connections/{id}",
-			keys: (*env).keyFile, plan: planDisconnecting, text: "connection ${id} with books disconnected"}.run},
 }
 
 // product returns the product that the command's first argument names. Errors: usageError.
@@ -142,15 +132,6 @@ func needApp(e *env, _ map[string]any) error {
 		return app, replaced(err, errNotFound, errors.New("the application is not set: run 'widgetd books app set'"))
 	})
 	return err
-}
-
-// shownConnections returns the connections of an owner as books list prints them.
-func shownConnections(q *queries, o owner) ([]*bookConnection, error) {
-	all, err := q.bookConnections(o)
-	for _, c := range all {
-		c.show()
-	}
-	return all, err
 }
 
 // asFirstDay sends the first business day that is sent on its own; never: null, for none.
@@ -311,28 +292,16 @@ func exportPages(e *env, q *queries) (rowPages, error) {
 	})(e, q)
 }
 
-// changeExports makes a command that calls a route which has the running service work on exports, and prints these.
-func changeExports(route string) func(e *env) error {
-	return func(e *env) error {
-		r, err := e.request(route)
-		if err != nil {
-			return err
-		}
-		answer, err := e.callRoute(nil, r)
-		if err != nil {
-			return err
-		}
-		x, err := parseJSON(answer)
-		if err != nil {
-			return err
-		}
-		defer e.noteQueued()
-		if of, many := x.member("data"); many {
-			return e.printRows(exportColumns, nil, elementsOf(of))
-		}
-		return e.printRows(exportColumns, nil, []*jsonValue{&x})
+// showExports prints the exports on which the running service is to work.
+func showExports(e *env, answer *jsonValue) error {
+	if of, many := answer.member("data"); many {
+		return e.printRows(exportColumns, nil, elementsOf(of))
 	}
+	return e.printRows(exportColumns, nil, []*jsonValue{answer})
 }
+
+// noteExports says so if no service runs.
+func noteExports(e *env, _ *jsonValue) { e.noteQueued() }
 
 // planDisconnecting says what disconnecting books does.
 func planDisconnecting(e *env, q *queries) (_, plan string, err error) {

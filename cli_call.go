@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -21,13 +24,21 @@ import (
 // who has the scope admin without a token, and whom events name as "command:USER". No bucket, limit, turn or deadline
 // holds a command up. The store locks and refuses what it locks and refuses for any other command.
 
-// A routeCommand is a command that calls a route. Its arguments fill the wildcards of the path, by name or in order; of
-// others one that is called JSON is the body, ACCOUNT the parameter account_id, any other the member of its name. Its
-// options with a member are members of the body, or parameters of a GET; -account is always the parameter account_id.
+// A routeCommand is a command that is a name for a route. Its arguments fill the wildcards of the path, by name or in
+// order; of others one that is called JSON is the body, ACCOUNT the parameter account_id, any other the member of its
+// name. Its options are the members of the body and the parameters, see routeOptions. What is said here is what differs
+// from the route.
 type routeCommand struct {
-	route string                         // "POST /licenses/{id}/suspend"
-	text  string                         // what people see of the answer, as "${id} is ${status}"; see fillText
-	keys  func(e *env) (*keyring, error) // reads the key file; nil: the route does not need it
+	name    string // "license suspend"
+	route   string // "POST /licenses/{id}/suspend"
+	args    string // as command.args; "": the wildcards of the path, {id} by the first word of the name
+	help    string // "": the summary that the OpenAPI document has of the route
+	options []option
+	sends   map[string]any // members that it sends in place of all that could be options
+	rows    *listCommand   // how the rows are listed that the route answers with; nil: it answers with no list
+
+	text string                         // what people see of the answer, as "${id} is ${status}"; see fillText
+	keys func(e *env) (*keyring, error) // reads the key file; nil: the route does not need it
 
 	// before is called first, with the members of the body, and refuses or sets what the route does not. nil: nothing
 	// does.
@@ -44,12 +55,171 @@ type routeCommand struct {
 	after func(e *env, answer *jsonValue)
 }
 
+// command returns the command, which takes what the route takes.
+func (c routeCommand) command(rt *route, kinds []idKind) command {
+	args := c.args
+	if args == "" {
+		for _, name := range wildcardsOf(c.route) {
+			if name == "id" {
+				name, _, _ = strings.Cut(c.name, " ")
+			}
+			args += " " + strings.ToUpper(strings.TrimSuffix(name, "_id"))
+		}
+		args = strings.TrimPrefix(args, " ")
+	}
+	made := command{c.name, args, c.help, c.routeOptions(rt, args, kinds), c.run}
+	if c.rows != nil {
+		rows := *c.rows
+		rows.route = c.route
+		made.options, made.run = append(made.options, rows.options(rt)...), rows.run
+	}
+	return made
+}
+
+// optionNames are the names of options that are not those of the members that they set.
+var optionNames = map[string]string{"account_id": "account", "expires_at": "expires", "payment_id": "payment",
+	"q": "search", "starts_at": "starts"}
+
+// routeOptions returns the options of a command: one for each parameter and member of the body that its route reads, in
+// that order, but for those that an argument or an option of its own sets, those of a list's pages, and those that no
+// option can hold: objects, and lists of them. Then its own.
+func (c *routeCommand) routeOptions(rt *route, args string, kinds []idKind) (all []option) {
+	taken := append(strings.Fields(strings.ToLower(args)), "limit", "cursor", "since", "until")
+	for _, o := range c.options {
+		taken = append(taken, o.member)
+	}
+	if slices.Contains(taken, "account") || len(wildcardsOf(c.route)) > 0 {
+		taken = append(taken, "account_id")
+	}
+	for _, r := range readingsOf(rt.endpoint.read) {
+		isMember := r.path == "#" && c.sends == nil && !slices.Contains(taken, "json")
+		if !isMember && r.path != inQuery || slices.Contains(taken, r.name) {
+			continue
+		}
+		if o := r.option(rt.method(), kinds); o.name != "" {
+			all = append(all, o)
+			taken = append(taken, r.name)
+		}
+	}
+	return append(all, c.options...)
+}
+
+// option returns the option that sends what is read; without a name if none can.
+func (r *reading) option(method string, kinds []idKind) option {
+	o := option{name: strings.ReplaceAll(cmp.Or(optionNames[r.name], r.name), "_", "-"), value: "TEXT", member: r.name}
+	lastWord := strings.ToUpper(o.name[strings.LastIndex(o.name, "-")+1:])
+	switch {
+	case r.name == optAccount.member && method == "GET":
+		return optAccount.says("only those of this account; by default of all")
+	case r.name == optAccount.member:
+		return optAccount
+	case r.kind == jsonBool && method == "PATCH":
+		o.value, o.reads = "yes|no", asYesOrNo
+	case r.kind == jsonBool:
+		o.value, o.reads = "", sending(true)
+	case slices.Equal(r.check.words, []string{"true", "false"}):
+		o.value, o.reads = "", sending("true")
+	case r.kind == jsonNumber && r.nullable:
+		o.value, o.reads, o.null = "N", asLimit, noLimit
+	case r.kind == jsonNumber:
+		o.value, o.reads = "N", asNumber
+	case r.kind == jsonArray && r.each > 0:
+		o.value, o.reads = strings.TrimSuffix(lastWord, "S")+",…", asList
+	case r.kind != jsonString:
+		return option{}
+	case r.format == "date-time" && (lastWord == "EXPIRES" || lastWord == "UNTIL"):
+		o.value, o.reads = "TIME", asTime((*env).parseEnd)
+	case r.format == "date-time", r.check.format == "date-time":
+		o.value, o.reads = "TIME", asTime((*env).parseTime)
+	case r.check.format == "date":
+		o.value, o.reads = "DATE", asDay
+	case len(r.check.words) > 0:
+		o.value, o.reads = lastWord, asOneOf(r.check.words)
+	case r.nullable && method == "PATCH":
+		o.reads, o.null = asTextOrNull, "an empty one"
+	case r.check.format == "uri":
+		o.value = "URL"
+	}
+	for _, kind := range kinds {
+		if r.check.pattern == idPattern(kind.prefix) {
+			o.value = kind.argument
+		}
+	}
+	return o
+}
+
+// routeDocument is the OpenAPI document.
+var routeDocument = sync.OnceValue(func() *jsonValue {
+	document, err := parseDeepJSON(embedded("web/openapi.json"), 30)
+	if err != nil {
+		panic(err) // which is embedded
+	}
+	return &document
+})
+
+// explained returns commands whose help is, where nothing else is said of them and their options, what the OpenAPI
+// document says of the routes that they call.
+func explained(all []command, of []noun) []command {
+	document := routeDocument()
+	for _, call := range collectNouns(of, func(n *noun) []routeCommand { return n.calls }) {
+		method, path, _ := strings.Cut(call.route, " ")
+		operation := memberAt(memberAt(memberAt(document, "paths"), path), strings.ToLower(method))
+		c := &all[slices.IndexFunc(all, func(c command) bool { return c.name == call.name })]
+		c.help = cmp.Or(c.help, helpOf(memberAt(operation, "summary").text))
+		body := memberAt(operation, "requestBody.content.application/json.schema")
+		members := memberAt(resolved(document, body), "properties")
+		for i := range c.options {
+			if o := &c.options[i]; o.help == "" {
+				said := memberAt(members, o.member)
+				for _, parameter := range elementsOf(memberAt(operation, "parameters")) {
+					if parameter = resolved(document, parameter); memberAt(parameter, "name").text == o.member {
+						said = parameter
+					}
+				}
+				text := cmp.Or(memberAt(said, "description").text,
+					memberAt(resolved(document, said), "description").text)
+				text, meaning, isNullable := strings.Cut(helpOf(text), ", or null: ")
+				if isNullable && o.null != "" {
+					text += "; " + o.null + ": " + meaning
+				}
+				o.help = text
+			}
+		}
+	}
+	return all
+}
+
+// resolved returns what a reference within an OpenAPI document leads to; what is none, as it is.
+func resolved(document, v *jsonValue) *jsonValue {
+	ref, is := v.member("$ref")
+	if !is {
+		return v
+	}
+	v = document
+	for name := range strings.SplitSeq(strings.TrimPrefix(ref.text, "#/"), "/") {
+		v = memberAt(v, name)
+	}
+	return v
+}
+
+// helpOf returns the first sentence of a description as a line of the help.
+func helpOf(text string) string {
+	text, _, _ = strings.Cut(text, "\n")
+	text, _, _ = strings.Cut(text, ". ")
+	text = strings.ReplaceAll(strings.TrimSuffix(text, "."), "`", "")
+	if _, size := utf8.DecodeRuneInString(text); size < len(text) && !unicode.IsUpper(rune(text[size])) {
+		return strings.ToLower(text[:size]) + text[size:]
+	}
+	return text
+}
+
 // run runs the command.
 func (c routeCommand) run(e *env) error {
 	r, err := e.request(c.route)
 	if err != nil {
 		return err
 	}
+	maps.Copy(r.members, c.sends)
 	if c.before != nil {
 		if err := c.before(e, r.members); err != nil {
 			return e.explain(err)
@@ -92,7 +262,9 @@ func (c routeCommand) print(e *env, r *routeRequest, answer []byte) error {
 	if c.after != nil {
 		defer c.after(e, &v)
 	}
-	switch {
+	switch rows, many := v.member("data"); {
+	case e.on("json") && many:
+		return e.printRows("", nil, elementsOf(rows))
 	case e.on("json"):
 		_, err := e.stdout.Write(answer)
 		return err
@@ -358,6 +530,17 @@ func unlessEmpty(text string) any {
 		return nil
 	}
 	return text
+}
+
+// noLimit stands for no limit, where an empty text means the default.
+const noLimit = "none"
+
+// asLimit is asNumber for a limit: "none" sends null, for no limit.
+func asLimit(e *env, text string) (any, error) {
+	if strings.EqualFold(text, noLimit) {
+		return json.RawMessage("null"), nil
+	}
+	return asNumber(e, text)
 }
 
 // asTextOrNull sends a text, and null for an empty one.

@@ -46,6 +46,9 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	}
 }
 
+// explainedCommands returns all commands with their whole help.
+func explainedCommands() []command { return explained(commandsOf(nouns()), nouns()) }
+
 // noteCommand notes a command line that was run.
 func noteCommand(args []string, err error) {
 	if err != nil {
@@ -60,7 +63,7 @@ func noteCommand(args []string, err error) {
 // neverRun lists the commands that no test of a whole run has run, but for those that are processes, or need another
 // machine or Litestream, whose tests may be skipped.
 func neverRun() (missing []string) {
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range explainedCommands() {
 		_, seen := answered.Load("command " + c.name)
 		if !seen && !slices.Contains([]string{"serve", "demo", "peer ignore", "replica verify"}, c.name) {
 			missing = append(missing, "success of the command "+c.name)
@@ -101,7 +104,7 @@ func TestCommand_declaresNoOptionForNothing(t *testing.T) {
 	for _, f := range source(t).files {
 		program += f.text
 	}
-	for _, o := range allOptions(commandsOf(nouns())) {
+	for _, o := range allOptions(explainedCommands()) {
 		address := strings.HasSuffix(o.name, "-url") // of an outside system, see serverOptions.urls
 		if strings.Count(program, `"`+o.name+`"`) < 2 && o.member == "" && !address {
 			t.Errorf("nobody asks for -%s", o.name)
@@ -152,11 +155,11 @@ func TestCommand_readsOnlyTheVariablesOfServeAndOfTheFiles(t *testing.T) {
 	t.Parallel()
 	serve, _ := findCommand(commandsOf(nouns()), []string{"serve"})
 	asked := map[string]bool{}
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range explainedCommands() {
 		e := &env{command: &c, getenv: func(name string) string { asked[name] = true; return "" }}
 		e.parse(nil)
 	}
-	for _, o := range allOptions(commandsOf(nouns())) {
+	for _, o := range allOptions(explainedCommands()) {
 		takes := func(taken option) bool { return taken.name == o.name }
 		want := slices.ContainsFunc(serve.acceptedOptions(), takes) && o.name != "wide" ||
 			o.name == "secret" // which others could see in a command line
@@ -187,11 +190,11 @@ func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 	t.Parallel()
 	all := runOK(t, "help", "-all")
 	used := map[string]bool{}
-	options := allOptions(commandsOf(nouns()))
+	options := allOptions(explainedCommands())
 	for _, o := range commonOptions {
 		used[o.name] = true
 	}
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range explainedCommands() {
 		if !strings.Contains(all, "  "+strings.TrimSuffix(c.name+" "+c.args, " ")+" ") ||
 			!strings.Contains(all, " "+c.help+"\n") {
 			t.Errorf("help does not list %s", c.name)
@@ -232,7 +235,7 @@ func TestHelp_isThePageOfCommandsAndMarkdownToo(t *testing.T) {
 	s := newService(t)
 	page := s.get("//docs/commands.md").is(200).body + s.get("//docs/commands-2.md").is(200).body
 	reference := runOK(t, "help", "--markdown")
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range explainedCommands() {
 		contains(t, page, "\n### `widgetd "+c.signature()+"`\n\n"+c.help+".\n")
 		contains(t, reference, "\n| `"+c.signature()+"` | "+markdownCell(c.help)+" |\n")
 		_, own, _ := strings.Cut(page, "\n### `widgetd "+c.signature()+"`\n")
@@ -485,7 +488,7 @@ func TestHelp_fitsAScreenAndNamesWhatEveryCommandBeginsWith(t *testing.T) {
 		equal(t, strings.Join(args, " "), runOK(t, args...), screen)
 	}
 	want := map[string]bool{}
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range explainedCommands() {
 		first, verb, _ := strings.Cut(c.name, " ")
 		want[first] = verb != ""
 	}
@@ -543,7 +546,7 @@ func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T
 		err := e.dispatch(slices.Concat(name, args))
 		return out.String(), err
 	}
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range explainedCommands() {
 		var usage usageError
 		if args, unknown := unknownArguments(c, more); unknown {
 			out, err := dispatch(strings.Fields(c.name), args)
@@ -571,7 +574,7 @@ func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T
 func TestCommand_listsTakeLimitAccountAndTimes(t *testing.T) {
 	t.Parallel()
 	short := map[string]bool{"books app list": true, "key list": true}
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range explainedCommands() {
 		if !strings.HasSuffix(c.name, " list") || short[c.name] {
 			continue
 		}

@@ -50,7 +50,7 @@ func showVersion(e *env) error {
 func showHelp(e *env) error {
 	switch {
 	case e.on("markdown"):
-		return markdownHelp(e.stdout, e.commands)
+		return markdownHelp(e.stdout, explained(e.commands, e.nouns))
 	case e.on("all"):
 		return e.helpAll()
 	}
@@ -96,6 +96,7 @@ func allOptions(commands []command) []option {
 
 // helpAll prints all commands and all options.
 func (e *env) helpAll() error {
+	e.commands = explained(e.commands, e.nouns)
 	fmt.Fprint(e.stdout, helpBegins)
 	e.listCommands(e.stdout, "")
 	fmt.Fprint(e.stdout, "\nThe options of all commands, some with an environment variable.\n"+
@@ -112,6 +113,7 @@ func (e *env) helpAll() error {
 func (e *env) helpOn(words []string) error {
 	name := strings.Join(words, " ")
 	begins := slices.ContainsFunc(e.commands, func(c command) bool { return c.startsWith(name) })
+	e.commands = explained(e.commands, e.nouns)
 	c, _ := findCommand(e.commands, words)
 	switch {
 	case begins && (c == nil || c.name != name):

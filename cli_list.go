@@ -32,6 +32,7 @@ type listCommand struct {
 	prefix string
 
 	export bool // the rows are printed as JSON, or with -csv as CSV
+	short  bool // a list prints all rows, not the first 50, unless -limit says how many
 }
 
 // rowPages reads up to limit rows of a list that come after a cursor ("": the first ones). next is the cursor of the
@@ -41,6 +42,22 @@ type rowPages func(cursor string, limit int) (rows []*jsonValue, next string, er
 // A cellFunc returns what a table or CSV shows of a member of a row: a text; an amountCell or another number; nil: its
 // value.
 type cellFunc func(member string, row *jsonValue) any
+
+// options returns the options of a list whose rows a route answers with that are not the route's.
+func (c listCommand) options(rt *route) (all []option) {
+	switch {
+	case c.export:
+		all = append(all, optCSV)
+	case c.short:
+		all = append(all, optAllRows)
+	default:
+		all = append(all, optLimit)
+	}
+	if c.prefix != "" || rt.endpoint.known().has(inQuery, "since") {
+		all = append(all, optSince, optUntil)
+	}
+	return all
+}
 
 // run runs the command.
 func (c listCommand) run(e *env) error {
@@ -65,10 +82,9 @@ func (c listCommand) run(e *env) error {
 // request returns what the command's line sends to the list's route.
 func (c listCommand) request(e *env) (*routeRequest, error) {
 	r, err := e.request(c.route)
-	if err != nil || c.prefix != "" {
+	if r.whole = c.whole; err != nil || c.prefix != "" {
 		return r, err
 	}
-	r.whole = c.whole
 	since, until, err := e.timeSpan()
 	for name, at := range map[string]stamp{"since": since, "until": until} {
 		if !at.IsZero() {
@@ -151,7 +167,7 @@ func (o *routeCaller) pages(r *routeRequest) rowPages {
 		if !r.whole {
 			r.query.Set("limit", strconv.Itoa(limit))
 		}
-		if cursor != "" {
+		if cursor != "" && !r.whole {
 			r.query.Set("cursor", cursor)
 		}
 		answer, err := o.call(r)

@@ -400,6 +400,23 @@ type place struct {
 // knownNames are what a route reads, by path: inQuery has its parameters.
 type knownNames map[string]*place
 
+// readingsOf returns what a reader reads, each once, in the order in which it does.
+func readingsOf(read func(*input)) (all []reading) {
+	read(newDescribed(func(r reading) {
+		at := slices.IndexFunc(all, func(other reading) bool { return other.path == r.path && other.name == r.name })
+		if at < 0 {
+			all = append(all, r)
+			return
+		}
+		nullable := r.nullable || all[at].nullable
+		if r.kind != jsonNull { // else it is only asked for
+			all[at] = r
+		}
+		all[at].nullable = nullable
+	}))
+	return all
+}
+
 // knownOf returns what a reader reads.
 func knownOf(read func(*input)) knownNames {
 	known := knownNames{"#": {}, inQuery: {}}

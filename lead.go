@@ -13,6 +13,7 @@ func leadNoun() noun {
 	return noun{
 		name:     "lead",
 		wings:    func(s *server) []wing { return []wing{leadWing(s)} },
+		calls:    leadRouteCommands,
 		commands: leadCommands,
 		events:   leadEvents,
 		rows:     []rowReader{unreadableLeads},

@@ -11,17 +11,16 @@ var (
 		help: "remove leads that are older than this, as 365d"}
 )
 
-// The operator's commands on leads.
+// The commands on leads that are names for routes.
+var leadRouteCommands = []routeCommand{
+	{name: "lead list", route: "GET /leads", rows: &listCommand{
+		columns: "ID POSTED=created_at TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT=account_id"}},
+	{name: "lead export", route: "GET /leads", help: "print all leads, one JSON object a line or CSV",
+		rows: &listCommand{export: true, columns: "id account_id type email source page fields created_at"}},
+}
+
+// The other commands on leads.
 var leadCommands = []command{
-	{"lead list", "", "list leads, newest first", []option{
-		optLimit, optType.says("show only leads of this type, as newsletter"),
-		optSince, optUntil, optAccount.says("show only leads of this account"),
-	}, listCommand{route: "GET /leads",
-		columns: "ID POSTED=created_at TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT=account_id"}.run},
-	{"lead export", "", "print all leads, one JSON object a line or CSV", []option{optCSV,
-		optAccount.says("print only leads of this account"), optSince, optUntil},
-		listCommand{route: "GET /leads", export: true,
-			columns: "id account_id type email source page fields created_at"}.run},
 	{"lead erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +
 		"its write-ahead log, and list addresses that resemble it",
 		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later"), optUnasked},

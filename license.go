@@ -23,6 +23,7 @@ func licenseNoun() noun {
 	return noun{
 		name:     "license",
 		wings:    func(s *server) []wing { return []wing{licenseWing(s)} },
+		calls:    licenseRouteCommands,
 		commands: licenseCommands,
 		ids:      []idKind{{"LICENSE", "lic", "licenses", false}},
 		problems: licenseProblems,

@@ -17,104 +17,54 @@ import (
 
 // The options of these commands.
 var (
-	optProduct = option{name: "product", value: "NAME", member: "product",
-		help: "the product that the licence is for"}
-	optPlan = option{name: "plan", value: "NAME", member: "plan",
-		help: "the plan under which the licence was sold"}
-	optPlanID = option{name: "plan-id", value: "PLAN", member: "plan_id",
-		help: "the plan whose terms it gets, unless options give others"}
-	optSaleReference = option{name: "reference", value: "TEXT", member: "reference",
-		help: "your own number for the sale, which no other licence of the account has"}
-	optCustomer = option{name: "customer", value: "TEXT", member: "customer",
-		help: "your own name, address or number for the buyer, at most 200 characters"}
-	optMaxDevices = option{name: "max-devices", value: "N", member: "max_devices", reads: asNumber,
-		help: "number of seats; no limit by default"}
-	optStarts = option{name: "starts", value: "TIME", member: "starts_at", reads: asTime((*env).parseTime),
-		help: "start: a date (its first second in UTC), RFC 3339, or from now as 7d, 2w"}
-	optExpires = option{name: "expires", value: "TIME", member: "expires_at", reads: asTime((*env).parseEnd),
-		help: "end: a date (its last second in UTC), RFC 3339, or from now as 365d, 52w, 1y"}
-	optGraceDays = option{name: "grace-days", value: "N", member: "grace_days", reads: asNumber,
-		help: "days that activated devices may go on after the end; 0 by default"}
-	optLeaseHours = option{name: "lease-hours", value: "N", member: "lease_hours", reads: asNumber,
-		help: "hours that a device may work offline, 1 to 2160; 336 by default, 8 on a floating licence"}
-	optOfflineDays = option{name: "offline-days", value: "N", member: "offline_days", reads: asNumber,
-		help: "days that a lease for a device without a network lasts, 1 to 365; 0 by default: there are none"}
-	optEntitlements = option{name: "entitlements", value: "CODE,…", member: "entitlements", reads: asList,
-		help: "codes of what the licence includes"}
-	optTrial    = option{name: "trial", member: "trial", reads: sending(true), help: "mark the licence as a trial"}
-	optMetadata = option{name: "metadata", value: "JSON", member: "metadata", reads: asObject,
-		help: "data of your own, a JSON object of at most 16 KiB"}
 	optFloating = option{name: "floating", member: "kind", reads: sending(kindFloating),
 		help: "free a seat when its lease lapses"}
-	optMaxTransfers = option{name: "max-transfers", value: "N", member: "max_transfers", reads: asLimit,
-		help: "how many machines may count beside those that hold the seats; none: no limit; by default as " +
-			"many as seats, at least 2"}
-	optDurationDays = option{name: "duration-days", value: "N", member: "duration_days", reads: asNumber,
-		help: "days that the licence runs, and that a renewal adds"}
 	optFromActivation = option{name: "from-activation", member: "expiry_basis", reads: sending(basisFirstActivation),
 		help: "count the duration from the first activation, not from now"}
-	optDays = option{name: "days", value: "N", member: "days", reads: asNumber,
-		help: "days to add; by default the licence's own duration"}
-	optOldKeyUntil = option{name: "old-key-until", value: "TIME", member: "old_key_until",
-		reads: asTime((*env).parseEnd),
-		help:  "when the old key stops working: a date (its last second in UTC), RFC 3339, or 7d; now by default"}
-	optEndTokens = option{name: "end-tokens", member: "end_tokens", reads: sending(true),
-		help: "end the tokens that devices have got until now, too; they keep their seats"}
+	optMetadata = option{name: "metadata", value: "JSON", member: "metadata", reads: asObject,
+		help: "data of your own, a JSON object of at most 16 KiB"}
+	optProduct      = option{name: "product", value: "NAME", help: "product of the rows that name none"}
 	optSkipExisting = option{name: "skip-existing", help: "leave out rows whose key the account has already"}
-	optStatus       = option{name: "status", value: "STATUS", member: "status",
-		help: "only licences that are now " + strings.Join(asTexts(licenseStatuses), ", ")}
-	optSearch = option{name: "search", value: "TEXT", member: "q",
-		help: "only the licence with this key, or those with this text in product, plan, customer, " +
-			"id or the key's last symbols"}
 )
 
-// The operator's commands on licences.
+// The commands on licences that are names for routes.
+var licenseRouteCommands = []routeCommand{
+	{name: "license add", route: "POST /licenses", help: "issue a licence; its key is shown once",
+		options: []option{optFloating, optFromActivation, optMetadata,
+			optForce.says("issue a licence whose end is in the past")},
+		before: checkEnd, show: showNewLicense},
+	{name: "license list", route: "GET /licenses", rows: &listCommand{prefix: "lic", columns: "ID PRODUCT PLAN " +
+		"CUSTOMER STATUS USED=seats.used OF=max_devices KEY=key_hint EXPIRES=expires_at ACCOUNT=account_id"}},
+	{name: "license set", route: "PATCH /licenses/{id}", args: "LICENSE JSON", text: "${id} is ${status}"},
+	{name: "license renew", route: "POST /licenses/{id}/renew", help: "extend a licence beyond its end",
+		text: "${id} ends at ${expires_at}"},
+	{name: "license suspend", route: "POST /licenses/{id}/suspend", text: "${id} is ${status}"},
+	{name: "license reinstate", route: "POST /licenses/{id}/reinstate", text: "${id} is ${status}"},
+	{name: "license revoke", route: "POST /licenses/{id}/revoke", options: []option{optUnasked},
+		text: "${id} is ${status}", plan: planRevoking},
+	{name: "license rotate-key", route: "POST /licenses/{id}/rotate-key",
+		help: "give a licence a new key, shown once", text: "key: ${key}  (shown once)",
+		before: checkOldKeyUntil},
+	{name: "license reset-transfers", route: "POST /licenses/{id}/reset-transfers",
+		help: "have only the machines that hold seats count from now on",
+		text: "${id} has only the holders of its seats count"},
+	{name: "license export", route: "GET /licenses", help: "print all licences, one JSON object a line or CSV",
+		rows: &listCommand{export: true, prefix: "lic", cell: exportedTerm, columns: "id account_id product plan " +
+			"plan_id reference kind customer state status reason trial max_devices max_transfers starts_at expires_at " +
+			"grace_days duration_days expiry_basis lease_hours offline_days entitlements metadata key_hint " +
+			"seats_used=seats.used first_activated_at created_at"}},
+}
+
+// The other commands on licences.
 var licenseCommands = []command{
-	{"license add", "", "issue a licence; its key is shown once", []option{
-		optAccount, optPlanID, optProduct, optPlan, optSaleReference, optCustomer, optFloating, optMaxDevices,
-		optMaxTransfers, optStarts,
-		optExpires, optGraceDays, optDurationDays, optFromActivation, optLeaseHours, optOfflineDays,
-		optEntitlements, optTrial,
-		optMetadata, optForce.says("issue a licence whose end is in the past"),
-	}, routeCommand{route: "POST /licenses", before: checkEnd, show: showNewLicense}.run},
-	{"license list", "", "list licences, newest first", []option{
-		optAccount.says("only licences of this account"),
-		optProduct.says("only licences for this product"),
-		optCustomer.says("only licences of exactly this customer"),
-		optStatus, optSearch, optLimit, optSince, optUntil,
-	}, listCommand{route: "GET /licenses", prefix: "lic", columns: "ID PRODUCT PLAN CUSTOMER STATUS " +
-		"USED=seats.used OF=max_devices KEY=key_hint EXPIRES=expires_at ACCOUNT=account_id"}.run},
 	{"license show", "LICENSE", "show a licence and its devices", nil, licenseShow},
-	{"license set", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil,
-		routeCommand{route: "PATCH /licenses/{id}", text: "${id} is ${status}"}.run},
-	{"license renew", "LICENSE", "extend a licence beyond its end", []option{optDays},
-		routeCommand{route: "POST /licenses/{id}/renew", text: "${id} ends at ${expires_at}"}.run},
-	{"license suspend", "LICENSE", "suspend an active licence", []option{optReason},
-		routeCommand{route: "POST /licenses/{id}/suspend", text: "${id} is ${status}"}.run},
-	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason},
-		routeCommand{route: "POST /licenses/{id}/reinstate", text: "${id} is ${status}"}.run},
-	{"license revoke", "LICENSE", "end a licence for good", []option{optReason, optUnasked},
-		routeCommand{route: "POST /licenses/{id}/revoke", text: "${id} is ${status}", plan: planRevoking}.run},
-	{"license rotate-key", "LICENSE", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens},
-		routeCommand{route: "POST /licenses/{id}/rotate-key", text: "key: ${key}  (shown once)",
-			before: checkOldKeyUntil}.run},
-	{"license reset-transfers", "LICENSE", "have only the machines that hold seats count from now on", nil,
-		routeCommand{route: "POST /licenses/{id}/reset-transfers",
-			text: "${id} has only the holders of its seats count"}.run},
 	{"license limit-transfers", "", "limit the transfers of licences that have no limit, to the default", []option{
 		optAccount.says("only licences of this account"), optDryRun,
 	}, licenseLimitTransfers},
 	{"license import", "FILE.csv", "import licences with their keys; - <FILE.csv has your shell open it", []option{
-		optAccount.says("account of the rows that name none"),
-		optProduct.says("product of the rows that name none"),
-		optSkipExisting, optDryRun, optForce.says("import licences whose end is in the past, too"),
+		optAccount.says("account of the rows that name none"), optProduct, optSkipExisting, optDryRun,
+		optForce.says("import licences whose end is in the past, too"),
 	}, licenseImport},
-	{"license export", "", "print all licences, one JSON object a line or CSV", []option{optCSV,
-		optAccount.says("print only licences of this account"), optSince, optUntil},
-		listCommand{route: "GET /licenses", export: true, prefix: "lic", cell: exportedTerm,
-			columns: "id account_id product plan plan_id reference kind customer state status reason trial " +
-				"max_devices max_transfers starts_at expires_at grace_days duration_days expiry_basis lease_hours " +
-				"offline_days entitlements metadata key_hint seats_used=seats.used first_activated_at created_at"}.run},
 }
 
 // checkEnd refuses, without -force, a licence whose end is in the past.
@@ -154,14 +104,6 @@ func checkOldKeyUntil(e *env, body map[string]any) error {
 		return usageError("-old-key-until: " + until.String() + " is in the past: leave it out to end the old key now")
 	}
 	return nil
-}
-
-// asLimit is asNumber for a limit: "none" sends null, for no limit.
-func asLimit(e *env, text string) (any, error) {
-	if strings.EqualFold(text, noLimit) {
-		return json.RawMessage("null"), nil
-	}
-	return asNumber(e, text)
 }
 
 // licenseShow prints a licence, and up to maxHoldersShown of its devices.
@@ -268,10 +210,13 @@ var (
 		help: "the service's base address, which the token must match"}
 )
 
-// The operator's commands on devices and their leases.
+// The command on devices that is a name for a route.
+var deviceRouteCommands = []routeCommand{
+	{name: "device list", route: listOfDevices.route, args: "LICENSE", rows: &listOfDevices},
+}
+
+// The operator's other commands on devices and their leases.
 var deviceCommands = []command{
-	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit, optSince, optUntil},
-		listOfDevices.run},
 	{"device release", "DEVICE", "release a device's seat, or unblock a blocked device", nil,
 		changeDevice("released", func(t *tx, l *license, d *device, actor string) {
 			if d.State != deviceReleased {

@@ -18,6 +18,7 @@ func deviceNoun() noun {
 	return noun{
 		name:     "device",
 		wings:    func(s *server) []wing { return []wing{deviceWing(s)} },
+		calls:    deviceRouteCommands,
 		commands: deviceCommands,
 		ids:      []idKind{{"DEVICE", "dev", "devices", false}},
 		problems: deviceProblems,

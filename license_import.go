@@ -457,9 +457,6 @@ func (row *importRow) body() *jsonValue {
 	return body
 }
 
-// noLimit in a cell means that there is no limit, where an empty cell would mean the default.
-const noLimit = "none"
-
 // cellValue returns the value of a cell, as JSON has it. What can't be one of the member's kind becomes a text.
 func cellValue(m member, cell string) jsonValue {
 	text := jsonValue{kind: jsonString, text: cell}

@@ -10,6 +10,7 @@ func planNoun() noun {
 	return noun{
 		name:     "plan",
 		wings:    func(s *server) []wing { return []wing{planWing(s)} },
+		calls:    planRouteCommands,
 		commands: planCommands,
 		ids:      []idKind{{"PLAN", "pln", "plans", false}},
 		problems: planProblems,

@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// The operator's commands on plans.
+// The commands on plans that are names for routes.
+var planRouteCommands = []routeCommand{
+	{name: "plan add", route: "POST /plans", args: "JSON", text: "${id}"},
+	{name: "plan list", route: "GET /plans", rows: &listCommand{short: true, prefix: "pln", columns: "ID NAME " +
+		"PRODUCT DEVICES=max_devices DAYS=duration_days REVISION RETIRED=retired_at ACCOUNT=account_id"}},
+	{name: "plan show", route: "GET /plans/{id}"},
+	{name: "plan set", route: "PATCH /plans/{id}", args: "PLAN JSON",
+		text: "${id} (${name}) has revision ${revision}"},
+	{name: "plan retire", route: "POST /plans/{id}/retire", text: "${id} (${name}) is retired"},
+}
+
+// The other command on plans.
 var planCommands = []command{
-	{"plan add", "JSON", "make a plan with a name, a product and other terms, as POST /plans does",
-		[]option{optAccount}, routeCommand{route: "POST /plans", text: "${id}"}.run},
-	{"plan list", "", "list plans, newest first", []option{
-		optAllRows, optAccount.says("only plans of this account"), optSince, optUntil,
-	}, listCommand{route: "GET /plans", prefix: "pln", columns: "ID NAME PRODUCT DEVICES=max_devices " +
-		"DAYS=duration_days REVISION RETIRED=retired_at ACCOUNT=account_id"}.run},
-	{"plan show", "PLAN", "show a plan", nil, routeCommand{route: "GET /plans/{id}"}.run},
-	{"plan set", "PLAN JSON", "change the name or terms of a plan, as PATCH /plans/{id} does; licences keep theirs",
-		nil, routeCommand{route: "PATCH /plans/{id}", text: "${id} (${name}) has revision ${revision}"}.run},
-	{"plan retire", "PLAN", "make no more licences from a plan", nil,
-		routeCommand{route: "POST /plans/{id}/retire", text: "${id} (${name}) is retired"}.run},
 	{"plan apply", "PLAN", "give the terms of a plan to the licences that were made from it, but for dates, duration " +
 		"and trial", []option{optDryRun, optUnasked}, planApply},
 }

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 	_ "time/tzdata" // a minimal server may have no time zone files
@@ -49,10 +50,20 @@ func tuneCollector(getenv func(string) string) {
 	}
 }
 
-// commandsOf returns the program's own commands and those of the given nouns, in the order of the help.
+// commandsOf returns the program's own commands, and those of the given nouns, sorted.
 func commandsOf(of []noun) []command {
-	return slices.Concat(serveCommands, statusCommands, watchCommands, demoCommands,
-		collectNouns(of, func(n *noun) []command { return n.commands }), helpCommands)
+	var routes []route
+	for _, w := range wingsOf(of, &server{authenticator: &authenticator{}, nouns: of, steady: time.Now}) {
+		routes = append(routes, w.routes...)
+	}
+	kinds := collectNouns(of, func(n *noun) []idKind { return n.ids })
+	all := collectNouns(of, func(n *noun) []command { return n.commands })
+	for _, c := range collectNouns(of, func(n *noun) []routeCommand { return n.calls }) {
+		at := slices.IndexFunc(routes, func(rt route) bool { return rt.pattern == c.route })
+		all = append(all, c.command(&routes[at], kinds))
+	}
+	slices.SortFunc(all, func(a, b command) int { return strings.Compare(a.name, b.name) })
+	return slices.Concat(serveCommands, statusCommands, watchCommands, demoCommands, all, helpCommands)
 }
 
 // run is the whole program. args are the words after the program's name; getenv looks up

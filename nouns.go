@@ -15,7 +15,8 @@ import (
 type noun struct {
 	name     string // "lead"
 	wings    func(s *server) []wing
-	commands []command
+	calls    []routeCommand // the commands that are names for its routes
+	commands []command      // its other ones
 	problems problemTable
 	events   eventTable
 

@@ -22,6 +22,7 @@ func appNoun() noun {
 	return noun{
 		name:     "app",
 		wings:    func(s *server) []wing { return []wing{appWing(s), oauthWing(s)} },
+		calls:    appRouteCommands,
 		commands: appCommands,
 		ids:      []idKind{{"APP", "app", "apps", false}},
 		problems: appProblems,

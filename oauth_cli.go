@@ -9,8 +9,6 @@ import (
 
 // The options of these commands.
 var (
-	optHomePage = option{name: "home-page", value: "URL", member: "home_page",
-		help: "its home page, for people: https://app.example"}
 	optAppKind = option{name: "kind", value: "KIND", def: appWeb, member: "kind",
 		help: "web, which runs on a server and can keep a secret, browser or installed"}
 	optRedirectURI = option{name: "redirect-uri", value: "URI,…", member: "redirect_uris", reads: asURIs,
@@ -21,7 +19,6 @@ var (
 	optOwnScope = option{name: "own-scope", value: "SCOPE,…", member: "own_scope", reads: asWords,
 		help: "what it may do for the account that owns it, by client credentials; by default nothing"}
 	optUndo = option{name: "undo", help: "no longer: only the account that owns it can agree to it then"}
-	optNow  = option{name: "now", member: "now", reads: sending(true), help: "stop taking the secret before at once"}
 )
 
 // The options of serve about documents.
@@ -34,24 +31,27 @@ var (
 		hasVariable: true}
 )
 
-// The operator's commands on applications.
+// The commands on applications that are names for routes.
+var appRouteCommands = []routeCommand{
+	{name: "app add", route: "POST /apps", args: "NAME",
+		help: "register an application that every account can agree to; its secret is shown once",
+		options: []option{optAppKind, optRedirectURI, optAppOrigin,
+			optScope.says("what it may ask for, separated by commas: " + strings.Join(appScopes, ", ")), optOwnScope},
+		show: showNewApp},
+	{name: "app list", route: "GET /apps", rows: &listCommand{short: true, prefix: "app", columns: "ID NAME KIND " +
+		"VERIFIED=verified_at SCOPE HOME-PAGE=home_page ACCOUNT=account_id"}},
+	{name: "app rotate-secret", route: "POST /apps/{id}/rotate-secret",
+		help: "give an application another secret, shown once; the one before is taken too for a week",
+		show: showAppSecret},
+	{name: "app remove", route: "DELETE /apps/{id}", options: []option{optUnasked},
+		help: "remove an application; nothing of it works from then on, and every grant of it ends",
+		text: "application ${name} removed", plan: planRemovingApp},
+}
+
+// The other command on applications.
 var appCommands = []command{
-	{"app add", "NAME", "register an application that every account can agree to; its secret is shown once",
-		[]option{optAccount.says("the account that owns it"), optHomePage, optAppKind, optRedirectURI, optAppOrigin,
-			optScope.says("what it may ask for, separated by commas: " + strings.Join(appScopes, ", ")), optOwnScope,
-		}, routeCommand{route: "POST /apps", show: showNewApp}.run},
-	{"app list", "", "list applications, newest first",
-		[]option{optAllRows, optAccount.says("show only applications of this account"), optSince, optUntil},
-		listCommand{route: "GET /apps", prefix: "app", columns: "ID NAME KIND VERIFIED=verified_at SCOPE " +
-			"HOME-PAGE=home_page ACCOUNT=account_id"}.run},
 	{"app verify", "APP", "vouch for an application of a tenant, so that every account can agree to it",
 		[]option{optUndo}, appVerify},
-	{"app rotate-secret", "APP",
-		"give an application another secret, shown once; the one before is taken too for a week",
-		[]option{optNow}, routeCommand{route: "POST /apps/{id}/rotate-secret", show: showAppSecret}.run},
-	{"app remove", "APP", "remove an application; nothing of it works from then on, and every grant of it ends",
-		[]option{optUnasked}, routeCommand{route: "DELETE /apps/{id}", text: "application ${name} removed",
-			plan: planRemovingApp}.run},
 }
 
 // commaBefore matches the commas of a list of addresses that separate two, not those within one.
@@ -107,23 +107,14 @@ func planRemovingApp(e *env, q *queries) (name, plan string, err error) {
 		countOf(grants, "grant"), countOf(webhooks, "webhook")), err
 }
 
-// The options of these commands.
-var optEnded = option{name: "ended", member: "ended", reads: sending("true"),
-	help: "show those that have ended, too"}
-
-// The operator's commands on grants.
-var grantCommands = []command{
-	{"grant list", "", "list which applications may act for which accounts, newest first", []option{
-		optLimit, optAccount.says("show only what this account has agreed to"), optEnded, optSince, optUntil,
-	}, listCommand{route: "GET /grants", prefix: "grt", columns: "ID APPLICATION=app.name OWNER=app.owner SCOPE " +
-		"USED=used_at EXPIRES=expires_at ENDED=ended_at WHY=ended_by ACCOUNT=account_id"}.run},
-	{"grant revoke", "GRANT", "end a grant, and with it its tokens and the webhooks that were made under it",
-		nil, routeCommand{route: "DELETE /grants/{id}", text: "grant ${id} revoked"}.run},
+// The commands on grants, which are names for routes.
+var grantRouteCommands = []routeCommand{
+	{name: "grant list", route: "GET /grants", help: "list which applications may act for which accounts, newest first",
+		rows: &listCommand{prefix: "grt", columns: "ID APPLICATION=app.name OWNER=app.owner SCOPE USED=used_at " +
+			"EXPIRES=expires_at ENDED=ended_at WHY=ended_by ACCOUNT=account_id"}},
+	{name: "grant revoke", route: "DELETE /grants/{id}", text: "grant ${id} revoked",
+		help: "end a grant, and with it its tokens and the webhooks that were made under it"},
 }
-
-// accountSignin prints a new code to sign in with, which is stored nowhere.
-var accountSignin = routeCommand{route: "POST /accounts/{id}/signin", keys: (*env).keyFile, text: "${code}",
-	after: noteSignin}
 
 // noteSignin says for whom a code is, until when by that account's clock, and where it is entered.
 func noteSignin(e *env, made *jsonValue) {

@@ -13,7 +13,7 @@ func grantNoun() noun {
 	return noun{
 		name:     "grant",
 		wings:    func(s *server) []wing { return []wing{grantWing(s)} },
-		commands: grantCommands,
+		calls:    grantRouteCommands,
 		ids:      []idKind{{"GRANT", "grt", "grants", false}},
 		events:   grantEvents,
 		rows:     []rowReader{grantTable.unreadable, grantCodeTable.unreadable},

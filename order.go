@@ -22,6 +22,7 @@ func orderNoun() noun {
 	return noun{
 		name:     "order",
 		wings:    func(s *server) []wing { return []wing{orderWing(s)} },
+		calls:    orderRouteCommands,
 		commands: orderCommands,
 		ids:      []idKind{{"ORDER", "ord", "orders", true}},
 		problems: orderProblems,

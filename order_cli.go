@@ -12,73 +12,45 @@ import (
 // The options of these commands.
 var (
 	optLines = option{name: "lines", value: "LINE:QUANTITY,…", member: "lines", reads: asLines,
-		help: "units of lines, whose numbers 'widgetd order show' prints: 0:1,2:3"}
-	optReadyAt = option{name: "ready-at", value: "TIME", member: "ready_at",
-		help: "when it is ready, which the guest reads: 2027-01-31T12:00:00Z"}
+		help: "accept only these units of lines: 0:1,2:0; lines that are not named stay; 'widgetd order show' prints " +
+			"their numbers"}
 	optAmount = option{name: "amount", value: "AMOUNT", member: "amount", reads: asAmount,
 		help: "how much to give back, as 12.50; without it and parts, all that is left"}
 	optDelivery = option{name: "delivery", value: "AMOUNT", member: "delivery", reads: asAmount,
 		help: "give back so much of the delivery"}
 	optTip = option{name: "tip", value: "AMOUNT", member: "tip", reads: asAmount,
 		help: "give back so much of the tip"}
-	optPayment = option{name: "payment", value: "PAYMENT", member: "payment_id", reads: asPayment,
-		help: "give back money of this payment, which is in review since it pays nothing"}
 	optRefundLines = option{name: "lines", value: "LINE:QUANTITY,…", member: "lines", reads: asRefundLines,
-		help: "give back these units or amounts of lines: 0:1,2=3.50", generalHelp: optLines.help}
-	optRejectReason = option{name: "reason", value: "TEXT", member: "reason", reads: asOneOf(rejectReasons),
-		help: "why: " + strings.Join(asTexts(rejectReasons), ", "), generalHelp: optReason.help}
-	optOrderState = option{name: "state", value: "STATE", member: "state", reads: asOneOf(orderStates),
-		help: "show only orders in this state, as authorized"}
-	optReference = option{name: "reference", value: "TEXT", member: "reference",
-		help: "show only the order with this reference"}
-	optOrderSearch = option{name: "search", value: "TEXT", member: "q",
-		help: "show only orders of the last 7 days with this reference or number: 107W"}
-	optOrderMethod = option{name: "method", value: "METHOD", member: "method", reads: asOneOf(orderMethods),
-		help: "show only orders paid in this way, as card"}
+		help: "give back these units or amounts of lines: 0:1,2=3.50"}
 )
 
-// The operator's commands on orders.
-var orderCommands = []command{
-	{"order list", "", "list orders, newest first", []option{
-		optLimit,
-		optOrderState,
-		optOrderMethod,
-		optReference,
-		optOrderSearch,
-		optAccount.says("show only orders of this account"),
-		optSince, optUntil,
-	}, listCommand{route: "GET /orders", prefix: "ord", cell: orderCell, columns: "ID CREATED=created_at STATE " +
-		"TOTAL REFUNDED METHOD PAYMENT=payment.state REFERENCE ACCOUNT=account_id"}.run},
-	{"order show", "ORDER", "show an order, its lines, payments and refunds", nil,
-		routeCommand{route: "GET /orders/{id}", show: showOrder}.run},
-	{"order accept", "ORDER", "accept an authorised order, or one whose payment is in review", []option{
-		optLines.says("accept only these units of lines: 0:1,2:0; lines that are not named stay"), optReadyAt,
-	}, routeCommand{route: "POST /orders/{id}/accept", show: showOrderState, after: noteDue}.run},
-	{"order capture", "ORDER", "capture the money of an accepted order", nil,
-		routeCommand{route: "POST /orders/{id}/capture", show: showOrderState, after: noteDue}.run},
-	{"order reject", "ORDER", "refuse an authorised order; its money is released", []option{
-		optRejectReason,
-		{name: "text", value: "TEXT", member: "text",
-			help: "what the guest reads beside it, at most 200 characters"}, optUnasked,
-	}, routeCommand{route: "POST /orders/{id}/reject", plan: planRejecting, show: showOrderState,
-		after: noteDue}.run},
-	{"order refund", "ORDER", "give money of an order back: all that is left, lines or an amount", []option{
-		optRefundLines,
-		optDelivery,
-		optTip,
-		optAmount,
-		optPayment,
-		optReason.says("why, for people, at most 200 characters"),
+// The commands on orders that are names for routes.
+var orderRouteCommands = []routeCommand{
+	{name: "order list", route: "GET /orders", rows: &listCommand{prefix: "ord", cell: orderCell, columns: "ID " +
+		"CREATED=created_at STATE TOTAL REFUNDED METHOD PAYMENT=payment.state REFERENCE ACCOUNT=account_id"}},
+	{name: "order show", route: "GET /orders/{id}", help: "show an order, its lines, payments and refunds",
+		show: showOrder},
+	{name: "order accept", route: "POST /orders/{id}/accept", options: []option{optLines},
+		help: "accept an authorised order, or one whose payment is in review", show: showOrderState, after: noteDue},
+	{name: "order capture", route: "POST /orders/{id}/capture", help: "capture the money of an accepted order",
+		show: showOrderState, after: noteDue},
+	{name: "order reject", route: "POST /orders/{id}/reject", options: []option{optUnasked},
+		help: "refuse an authorised order; its money is released", plan: planRejecting, show: showOrderState,
+		after: noteDue},
+	{name: "order refund", route: "POST /orders/{id}/refunds", options: []option{
+		optRefundLines, optDelivery, optTip, optAmount,
 		optUnasked.says("do not ask, and give back again what was given back less than 10 seconds ago"),
-	}, routeCommand{route: "POST /orders/{id}/refunds", before: confirmRefund, show: showRefund,
-		after: noteRefund}.run},
-	{"order refunds", "", "print every refund, with the provider's ids, one JSON object a line or CSV", []option{
-		optCSV, optAccount.says("print only refunds of this account"),
-		optSince.says("print only refunds made since a date or an RFC 3339 time, or in the last days, as 7d"),
-		optUntil.says("print only refunds made until the end of a date (UTC), or until an RFC 3339 time"),
-	}, listCommand{route: "GET /refunds", export: true, prefix: "ref", cell: amountCells("amount", "tip"),
-		columns: "id order_id reference account_id payment_id provider_id method currency amount tip state failure " +
-			"source reason made_by created_at ended_at kind"}.run},
+	}, help: "give money of an order back: all that is left, lines or an amount", before: confirmRefund,
+		show: showRefund, after: noteRefund},
+	{name: "order refunds", route: "GET /refunds",
+		help: "print every refund, with the provider's ids, one JSON object a line or CSV",
+		rows: &listCommand{export: true, prefix: "ref", cell: amountCells("amount", "tip"),
+			columns: "id order_id reference account_id payment_id provider_id method currency amount tip state " +
+				"failure source reason made_by created_at ended_at kind"}},
+}
+
+// The other commands on orders.
+var orderCommands = []command{
 	{"order erase", "", "remove what is known of guests, by name, telephone number or order, from the database file " +
 		"and its write-ahead log", []option{
 		{name: "name", value: "NAME", help: "the guests with this name, compared without case"},
@@ -135,14 +107,6 @@ func asAmount(_ *env, text string) (any, error) {
 		return n, nil
 	}
 	return nil, usageError("give an amount as 12.50")
-}
-
-// asPayment sends the id of a payment.
-func asPayment(_ *env, text string) (any, error) {
-	if text == "" {
-		return nil, usageError("give the id of a payment, which 'widgetd order show' prints")
-	}
-	return text, nil
 }
 
 // showOrderState prints what an order has become.

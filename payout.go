@@ -7,7 +7,7 @@ func payoutNoun() noun {
 	return noun{
 		name:     "payout",
 		wings:    func(s *server) []wing { return []wing{payoutWing(s, &payouts{paymentsOf(s)})} },
-		commands: payoutCommands,
+		calls:    payoutRouteCommands,
 		ids:      []idKind{{"PAYOUT", "pot", "payouts", false}},
 		problems: payoutProblems,
 		events:   payoutEvents,

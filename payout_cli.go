@@ -2,24 +2,20 @@ package main
 
 import "fmt"
 
-// The operator's commands on payouts.
-var payoutCommands = []command{
-	{"payout list", "", "list what providers pay out, the last to arrive first", []option{
-		optLimit, optFromDay.says("first day of arrival, as 2026-11-01; by default 30 days ago"),
-		optToDay.says("last day of arrival, included; by default all"),
-		optAccount.says("show only payouts to this account"),
-	}, listCommand{route: "GET /payouts", cell: payoutCell,
-		columns: "ID ARRIVES=arrival_date PROVIDER STATE REASON AMOUNT CURRENCY FEE TAX ITEMS ACCOUNT=account_id"}.run},
-	{"payout show", "PAYOUT", "show a payout with the sums of what is in it", nil,
-		routeCommand{route: "GET /payouts/{id}", show: showPayout}.run},
-	{"payout confirm", "PAYOUT", "say that a payout is on the bank's statement with this amount, so that it and the " +
-		"others of its connection are booked: at Vipps nothing reports that they arrive", []option{optUnasked},
-		routeCommand{route: "POST /payouts/{id}/confirm", plan: planConfirming,
-			text: "${id} was compared with the bank"}.run},
-	{"payout export", "PAYOUT", "print what is in a payout, with the orders: one JSON object a line, or CSV",
-		[]option{optCSV}, listCommand{export: true, route: "GET /payouts/{id}/items", cell: payoutCell,
-			columns: "id category kind amount fee tax net method at order_id payment_id refund_id dispute_id " +
-				"source"}.run},
+// The commands on payouts, which are names for routes.
+var payoutRouteCommands = []routeCommand{
+	{name: "payout list", route: "GET /payouts", rows: &listCommand{cell: payoutCell, columns: "ID " +
+		"ARRIVES=arrival_date PROVIDER STATE REASON AMOUNT CURRENCY FEE TAX ITEMS ACCOUNT=account_id"}},
+	{name: "payout show", route: "GET /payouts/{id}", help: "show a payout with the sums of what is in it",
+		show: showPayout},
+	{name: "payout confirm", route: "POST /payouts/{id}/confirm", options: []option{optUnasked},
+		help: "say that a payout is on the bank's statement with this amount, so that it and the others of its " +
+			"connection are booked: at Vipps nothing reports that they arrive",
+		plan: planConfirming, text: "${id} was compared with the bank"},
+	{name: "payout export", route: "GET /payouts/{id}/items",
+		help: "print what is in a payout, with the orders: one JSON object a line, or CSV",
+		rows: &listCommand{export: true, cell: payoutCell, columns: "id category kind amount fee tax net method at " +
+			"order_id payment_id refund_id dispute_id source"}},
 }
 
 // payoutCell is a cellFunc for payouts and their rows: every number but those of rows is an amount.

@@ -138,6 +138,13 @@ func parseBody(text []byte, most int) (jsonValue, error) {
 	return (&jsonParser{text: string(text), lazy: true, left: most + 1}).document() // plus one for the object
 }
 
+// parseDeepJSON is parseJSON for a text of our own that may be nested as many levels deep.
+func parseDeepJSON(text string, depth int) (jsonValue, error) {
+	p := &jsonParser{text: text, left: math.MaxInt}
+	p.space()
+	return p.value(maxJSONDepth-depth, true)
+}
+
 // A jsonParser reads one text. Values that it returns are parts of the text, which is not copied again.
 type jsonParser struct {
 	text string

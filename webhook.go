@@ -24,6 +24,7 @@ func webhookNoun() noun {
 	return noun{
 		name:     "webhook",
 		wings:    func(s *server) []wing { return []wing{webhookWing(s)} },
+		calls:    webhookRouteCommands,
 		commands: webhookCommands,
 		ids:      []idKind{{"WEBHOOK", "whe", "webhooks", false}, {"DELIVERY", "whd", "deliveries", false}},
 		problems: webhookProblems,

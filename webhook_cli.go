@@ -22,10 +22,6 @@ import (
 var (
 	optTypes = option{name: "type", value: "NAME", member: "types", reads: asList, generalHelp: optType.help,
 		help: "types of the events that it gets, separated by commas, as lead.created,license.created"}
-	optDescription = option{name: "description", value: "TEXT", member: "description",
-		help: "what it is, for people, at most 200 characters"}
-	optURL = option{name: "url", value: "URL", member: "url",
-		help: "another address, which has to answer a test before it gets events"}
 	optReplaySince = option{name: "since", value: "TIME", member: "since", reads: asTime((*env).pastTime),
 		generalHelp: optSince.help,
 		help:        "since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"}
@@ -36,50 +32,49 @@ var (
 		help: "show only webhooks that did not accept what they were sent last, or were disabled for that"}
 	optFailed = option{name: "failed", member: "outcome", reads: sending(outcomeFailed),
 		help: "show only attempts that failed"}
+	optReachable = optOutboundAllow.says("what the service may reach besides public addresses, as for serve")
 )
 
-// The operator's commands on webhooks.
-var webhookCommands = []command{
-	{"webhook add", "URL", "send events to an address; the secret that signs them is shown once", []option{
-		optAccount.says("the account whose events are sent"), optTypes, optDescription,
-		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
-	}, routeCommand{route: "POST /webhooks", keys: (*env).keyFile, after: noteSending,
+// The commands on webhooks that are names for routes.
+var webhookRouteCommands = []routeCommand{
+	{name: "webhook add", route: "POST /webhooks", args: "URL", options: []option{optTypes, optReachable},
+		help: "send events to an address; the secret that signs them is shown once", keys: (*env).keyFile,
 		text: "id:     ${id}\nsecret: ${secret}  (shown once)\nnext:   the service sends a test, and events once it " +
-			"is answered with 2xx: 'widgetd webhook show ${id}'"}.run},
+			"is answered with 2xx: 'widgetd webhook show ${id}'", after: noteSending},
+	{name: "webhook show", route: "GET /webhooks/{id}"},
+	{name: "webhook set", route: "PATCH /webhooks/{id}", options: []option{optTypes, optReachable},
+		help: "change the address, types or description of a webhook", before: wantChange, text: "${id} is ${state}",
+		after: noteSending},
+	{name: "webhook test", route: "POST /webhooks/{id}/test", show: showSentEvent, after: noteSending,
+		help: "send a test to a webhook; a pending one is enabled if it answers with 2xx"},
+	{name: "webhook enable", route: "POST /webhooks/{id}/enable", text: "${id} is ${state}", after: noteSending,
+		help: "send a test to a disabled webhook, which enables it if it answers with 2xx"},
+	{name: "webhook disable", route: "PATCH /webhooks/{id}", sends: map[string]any{"state": webhookDisabled},
+		help: "send a webhook no more events; those until it is enabled can be replayed", text: "${id} is ${state}"},
+	{name: "webhook rotate-secret", route: "POST /webhooks/{id}/rotate-secret", keys: (*env).keyFile,
+		help: "give a webhook another secret, shown once; the one before signs too for a day",
+		text: "secret: ${secret}  (shown once)\nthe one before signs too until ${previous_secret_until}"},
+	{name: "webhook replay", route: "POST /webhooks/{id}/replay", options: []option{optReplaySince},
+		help: "send events again, those that the webhook has accepted too", text: "${id} is ${state}",
+		after: noteSending},
+	{name: "webhook delivery list", route: "GET /webhooks/{id}/deliveries", options: []option{optFailed},
+		help: "show the attempts to send events to a webhook, newest first", rows: &listCommand{prefix: "whd",
+			columns: "DELIVERY=id AT TYPE ATTEMPT STATUS ERROR MS=duration_ms NEXT=next_attempt_at EVENT=event_id " +
+				"ANSWER"}},
+	{name: "webhook delivery retry", route: "POST /webhooks/{id}/deliveries/{delivery}/retry", show: showSentEvent,
+		help: "send the event of a delivery again, at once", after: noteSending},
+	{name: "webhook remove", route: "DELETE /webhooks/{id}", options: []option{optUnasked},
+		help: "remove a webhook; what was still to be sent to it is not sent", text: "webhook ${name} removed",
+		plan: planRemovingWebhook},
+}
+
+// The other command on webhooks.
+var webhookCommands = []command{
 	{"webhook list", "", "list webhooks, newest first, with the events that wait and when one was last accepted",
 		[]option{optAllRows, optSince, optUntil, optAccount.says("show only webhooks of this account"),
 			optWebhookState, optFailing}, listCommand{prefix: "whe", pages: webhookPages, cell: webhookCell,
 			columns: "ID STATE REASON FAILING-SINCE=failing_since WAITING LAST-SUCCESS=last_success_at HOST TYPES " +
 				"ACCOUNT=account_id"}.run},
-	{"webhook show", "WEBHOOK", "show a webhook", nil, routeCommand{route: "GET /webhooks/{id}"}.run},
-	{"webhook set", "WEBHOOK", "change the address, types or description of a webhook", []option{
-		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
-		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
-	}, routeCommand{route: "PATCH /webhooks/{id}", text: "${id} is ${state}", before: wantChange,
-		after: noteSending}.run},
-	{"webhook test", "WEBHOOK", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
-		nil, routeCommand{route: "POST /webhooks/{id}/test", show: showSentEvent, after: noteSending}.run},
-	{"webhook enable", "WEBHOOK", "send a test to a disabled webhook, which enables it if it answers with 2xx",
-		nil, routeCommand{route: "POST /webhooks/{id}/enable", text: "${id} is ${state}", after: noteSending}.run},
-	{"webhook disable", "WEBHOOK", "send a webhook no more events; those until it is enabled can be replayed",
-		nil, routeCommand{route: "PATCH /webhooks/{id}", text: "${id} is ${state}", before: setDisabled}.run},
-	{"webhook rotate-secret", "WEBHOOK",
-		"give a webhook another secret, shown once; the one before signs too for a day", nil,
-		routeCommand{route: "POST /webhooks/{id}/rotate-secret", keys: (*env).keyFile,
-			text: "secret: ${secret}  (shown once)\nthe one before signs too until ${previous_secret_until}"}.run},
-	{"webhook replay", "WEBHOOK", "send events again, those that the webhook has accepted too",
-		[]option{optReplaySince},
-		routeCommand{route: "POST /webhooks/{id}/replay", text: "${id} is ${state}", after: noteSending}.run},
-	{"webhook delivery list", "WEBHOOK", "show the attempts to send events to a webhook, newest first",
-		[]option{optLimit, optFailed, optSince, optUntil},
-		listCommand{route: "GET /webhooks/{id}/deliveries", prefix: "whd", columns: "DELIVERY=id AT TYPE ATTEMPT " +
-			"STATUS ERROR MS=duration_ms NEXT=next_attempt_at EVENT=event_id ANSWER"}.run},
-	{"webhook delivery retry", "WEBHOOK DELIVERY", "send the event of a delivery again, at once", nil,
-		routeCommand{route: "POST /webhooks/{id}/deliveries/{delivery}/retry", show: showSentEvent,
-			after: noteSending}.run},
-	{"webhook remove", "WEBHOOK", "remove a webhook; what was still to be sent to it is not sent",
-		[]option{optUnasked}, routeCommand{route: "DELETE /webhooks/{id}", text: "webhook ${name} removed",
-			plan: planRemovingWebhook}.run},
 }
 
 // noteSending says so where the service is to send something and none runs.
@@ -101,12 +96,6 @@ func wantChange(_ *env, body map[string]any) error {
 	if len(body) == 0 {
 		return usageError("nothing to change: give -url, -type or -description")
 	}
-	return nil
-}
-
-// setDisabled has a change disable a webhook.
-func setDisabled(_ *env, body map[string]any) error {
-	body["state"] = webhookDisabled
 	return nil
 }
 
