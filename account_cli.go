@@ -295,7 +295,7 @@ type shownAccount struct {
 
 // accountShow prints an account, also a closed one.
 func accountShow(e *env) error {
-	id, text := e.args[0], ""
+	id := e.args[0]
 	v, err := queried(e, func(q *queries) (v shownAccount, err error) {
 		if v.account, err = q.account(id); err != nil {
 			return v, replaced(err, errNotFound, errAccount)
@@ -303,18 +303,13 @@ func accountShow(e *env) error {
 		if v.accountSettings, err = q.settings(id); err != nil {
 			return v, err
 		}
-		v.Has, text, err = countHoldings(q, e.nouns, id, newStamp(e.now()))
+		v.Has, _, err = countHoldings(q, e.nouns, id, newStamp(e.now()))
 		return v, err
 	})
 	if err != nil {
 		return err
 	}
-	details, err := memberDetails(v)
-	if err != nil {
-		return err
-	}
-	details[len(details)-1].value = text
-	return e.printDetails(v, details)
+	return e.printObject(v)
 }
 
 func accountRate(e *env) error {

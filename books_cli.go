@@ -49,14 +49,11 @@ var booksRouteCommands = []routeCommand{
 		help:    "change what is sent with a connection, from when on and how",
 		options: []option{optSendFrom, optPayoutsFrom, optHistory}, show: showSending},
 	{name: "books accounts", route: "GET /books/connections/{id}/accounts", args: "CONNECTION", keys: (*env).keyFile,
-		help: "print the books' own accounts, rates of tax and options of tracking", options: ledgerOptions,
-		show: showChart},
+		help: "print the books' own accounts, rates of tax and options of tracking", options: ledgerOptions},
 	{name: "books preview", route: "GET /books/connections/{id}/preview/{date}", args: "CONNECTION DATE",
-		help: "print the entry of a business day as it would be sent", options: ledgerOptions, keys: (*env).keyFile,
-		show: showPreview},
+		help: "print the entry of a business day as it would be sent", options: ledgerOptions, keys: (*env).keyFile},
 	{name: "books payout", route: "GET /books/connections/{id}/payouts/{payout}/preview", args: "CONNECTION PAYOUT",
-		help: "print the entry of a payout as it would be sent", options: ledgerOptions, keys: (*env).keyFile,
-		show: showPayoutPreview},
+		help: "print the entry of a payout as it would be sent", options: ledgerOptions, keys: (*env).keyFile},
 	{name: "books export send", route: "POST /books/connections/{id}/exports", args: "CONNECTION DATE",
 		help: "have the running service send a business day", show: showExports, after: noteExports},
 	{name: "books export payout", route: "POST /books/connections/{id}/exports", args: "CONNECTION PAYOUT",
@@ -148,20 +145,6 @@ func showSending(e *env, c *jsonValue) error {
 	return e.print(nil, fillText("${id} is ${state}; it sends from: ", c)+from)
 }
 
-// showChart prints what the books report about themselves.
-func showChart(e *env, answer *jsonValue) error {
-	var v chartView
-	if err := json.Unmarshal([]byte(answer.raw), &v); err != nil {
-		return err
-	}
-	err := errors.Join(printObjects(e, "ACCOUNT=code NAME TYPE TAX USABLE WHY", nil, v.Accounts),
-		printObjects(e, "TAX=code NAME RATE USABLE", nil, v.TaxRates))
-	for _, center := range v.CostCenters {
-		fmt.Fprintln(e.stdout, "cost center", printable(center))
-	}
-	return err
-}
-
 // booksMapping prints or confirms the mapping of a connection.
 func booksMapping(e *env) error {
 	const route = "/books/connections/{id}/mapping"
@@ -220,59 +203,8 @@ func (e *env) readMapping() (string, error) {
 
 // ruleCell is a cellFunc for the rules of a mapping.
 func ruleCell(member string, row *jsonValue) any {
-	v := memberAt(row, member)
-	rate, isNumber := v.integer()
-	switch {
-	case member == "vat_rate" && isNumber:
-		return formatRate(rate)
-	case member == "group" && v.kind == jsonNull && memberAt(row, "kind").text == ruleSales:
+	if member == "group" && memberAt(row, member).kind == jsonNull && memberAt(row, "kind").text == ruleSales {
 		return "all others"
-	}
-	return nil
-}
-
-// showPreview prints the entries of a day, and what is missing.
-func showPreview(e *env, answer *jsonValue) error {
-	var day bookPreview
-	err := json.Unmarshal([]byte(answer.raw), &day)
-	if err == nil && len(day.Entries) == 0 {
-		_, err = fmt.Fprintln(e.stdout, "nothing would be sent")
-	}
-	for i := range day.Entries {
-		if err == nil {
-			err = e.printPreview(&day.Entries[i])
-		}
-	}
-	return err
-}
-
-// showPayoutPreview prints the entry of a payout, and what is missing.
-func showPayoutPreview(e *env, answer *jsonValue) error {
-	var p bookPreviewEntry
-	if err := json.Unmarshal([]byte(answer.raw), &p); err != nil {
-		return err
-	}
-	return e.printPreview(&p)
-}
-
-// printPreview prints the entry of a day and currency or of a payout, and what is missing.
-func (e *env) printPreview(p *bookPreviewEntry) error {
-	if p.Entry != nil {
-		fmt.Fprintln(e.stdout, printable(p.Entry.Narration))
-		err := printObjects(e, "ACCOUNT DEBIT CREDIT TAX TEXT", amountCells("debit", "credit"), p.Entry.Lines)
-		if err != nil {
-			return err
-		}
-		if p.Difference != 0 {
-			fmt.Fprintf(e.stdout, "the books will compute %s more VAT than the orders have\n",
-				formatMoney(p.Difference, p.Currency))
-		}
-	}
-	for _, issue := range p.Issues {
-		fmt.Fprintf(e.stdout, "held (%s): %s\n", issue.Reason, printable(issue.Detail))
-	}
-	if !p.Final {
-		fmt.Fprintln(e.stdout, "it is not complete yet")
 	}
 	return nil
 }

@@ -106,7 +106,7 @@ func (c *workedCountry) make(s *service) (report string, preview bookPreviewEntr
 	checkHalves(s.t, &day.Days[0])
 	e, printed, _ := s.envAt(false, strings.NewReader(""))
 	answer, err := parseJSON(encodeJSON(day))
-	s.check(errors.Join(err, showRevenue(e, &answer)))
+	s.check(errors.Join(err, e.printAnswer(&answer)))
 	sums, err := s.store.revenueSums(s.account, workedDay, c.currency)
 	s.check(err)
 	c.connection.AccountID = s.account

@@ -86,7 +86,7 @@ var commonOptions = []option{optDB, optKey, optJSON, optWide}
 // acceptedOptions returns the common options and the command's own.
 func (c *command) acceptedOptions() []option { return slices.Concat(commonOptions, c.options) }
 
-// nargs returns how many arguments the command requires: [COMMAND] is none.
+// nargs returns how many arguments the command requires: [FILE] may be left out.
 func (c *command) nargs() int {
 	return len(strings.Fields(c.args)) - strings.Count(c.args, "[")
 }
@@ -252,7 +252,7 @@ func (e *env) take(args []string) error {
 			e.values[o.name] = e.typed[o.name]
 		}
 	}
-	if e.args = args; len(args) != e.command.nargs() {
+	if e.args = args; len(args) < e.command.nargs() || len(args) > len(strings.Fields(e.command.args)) {
 		return usageError("usage: widgetd " + e.command.usage())
 	}
 	return nil

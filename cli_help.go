@@ -25,7 +25,7 @@ var (
 	wholeTopics = []helpRow{
 		{"init", "make database and keys"}, {"serve", "run the service"}, {"status", "how the service is"},
 		{"check", "look for damage"}, {"backup", "copy the database"}, {"upgrade", "upgrade the database"},
-		{"promote", "have the standby serve"}, {"watch", "tell what needs doing"},
+		{"promote", "have the standby serve"}, {"watch", "tell what needs doing"}, {"api", "call any route"},
 		{"demo", "run with sample data"}, {"version", "print the version"}, {"help", "explain commands"},
 	}
 	nounTopics = []helpRow{

@@ -39,7 +39,7 @@ type listCommand struct {
 // next page; "": this is the last.
 type rowPages func(cursor string, limit int) (rows []*jsonValue, next string, err error)
 
-// A cellFunc returns what a table or CSV shows of a member of a row: a text; an amountCell or another number; nil: its
+// A cellFunc returns what a table or CSV shows of a member of a row: a text; a number; nil: its
 // value.
 type cellFunc func(member string, row *jsonValue) any
 
@@ -291,6 +291,9 @@ func cellOf(member string, row *jsonValue, cell cellFunc) any {
 			return shown
 		}
 	}
+	if text, isMoney := moneyText(member, row); isMoney {
+		return text
+	}
 	v := memberAt(row, member)
 	at, isTime := parseStamp(v.text)
 	switch {
@@ -353,19 +356,6 @@ func (c listCommand) printAll(e *env, pages rowPages) error {
 	return out.Flush()
 }
 
-// An amountCell is an amount in the major unit, which is a number in CSV: it may begin with a minus sign.
-type amountCell string
-
-// amountCells makes a cellFunc that shows the amounts in members.
-func amountCells(members ...string) cellFunc {
-	return func(member string, row *jsonValue) any {
-		if n, is := memberAt(row, member).integer(); is && slices.Contains(members, member) {
-			return amountCell(formatSigned(n))
-		}
-		return nil
-	}
-}
-
 // csvCellOf returns the cell of CSV that shows a member of a row. Its type decides: a number stays one, and every text
 // counts as what strangers may have written.
 func csvCellOf(member string, row *jsonValue, cell cellFunc) string {
@@ -375,11 +365,14 @@ func csvCellOf(member string, row *jsonValue, cell cellFunc) string {
 	}
 	v := memberAt(row, member)
 	text, isText := shown.(string)
+	amount, isMoney := moneyText(member, row)
 	switch {
 	case isText:
 		return csvTextCell(text)
 	case shown != nil:
 		return fmt.Sprint(shown)
+	case isMoney:
+		return strings.TrimSuffix(amount, " "+memberAt(row, "currency").text) // a number, which may be negative
 	case v.kind == jsonNumber:
 		return v.text
 	case v.kind == jsonBool:

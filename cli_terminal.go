@@ -265,18 +265,143 @@ func wrap(text string, n int) (lines []string) {
 	return append(lines, line)
 }
 
-// memberDetails returns the members of a value that encodes to a JSON object, as details.
-func memberDetails(v any) ([]detail, error) {
-	object, err := parseJSON(encodeJSON(v))
-	return membersOf(&object), err
-}
-
 // membersOf returns the members of a JSON object, as details.
 func membersOf(object *jsonValue) (details []detail) {
 	for _, m := range object.members {
-		details = append(details, detail{strings.ReplaceAll(m.name, "_", " "), memberText(&m.value)})
+		text, isMoney := moneyText(m.name, object)
+		if !isMoney {
+			text = memberText(&m.value)
+		}
+		details = append(details, detail{strings.ReplaceAll(m.name, "_", " "), text})
 	}
 	return details
+}
+
+// amountMembers are the members that are amounts of money where they are numbers. Of a line of an order, which has a
+// quantity, refunded counts units.
+var amountMembers = strings.Fields("amount captured credit debit delivery difference discount discounts disputed " +
+	"disputes fee gross net ordered_total ours received refunded refunds sales tax tax_difference taken test theirs " +
+	"tip tips total unit_amount vat")
+
+// moneyText returns the text of the member at a path that is an amount, with the currency that the row has, or a rate
+// of VAT; false: it is neither.
+func moneyText(path string, row *jsonValue) (text string, isMoney bool) {
+	n, isNumber := memberAt(row, path).integer()
+	name, object := path, row
+	if dot := strings.LastIndex(path, "."); dot >= 0 {
+		name, object = path[dot+1:], memberAt(row, path[:dot])
+	}
+	_, isLine := object.member("quantity")
+	_, isTax := object.member("vat")
+	switch {
+	case !isNumber:
+		return "", false
+	case name == "vat_rate" || name == "rate" && isTax:
+		return formatRate(n), true
+	case !slices.Contains(amountMembers, name) || isLine && name == "refunded":
+		return "", false
+	}
+	return strings.TrimSuffix(formatMoney(n, memberAt(row, "currency").text), " "), true
+}
+
+// printAnswer prints an object with all its members, one below the other: those of larger objects by both names, and
+// below them each list of objects; with -json as it is.
+func (e *env) printAnswer(v *jsonValue) error {
+	if e.on("json") {
+		_, err := fmt.Fprintln(e.stdout, v.raw)
+		return err
+	}
+	var shown shownAnswer
+	shown.add("", v)
+	if err := e.printDetails(nil, shown.details); err != nil {
+		return err
+	}
+	for _, list := range shown.lists {
+		if err := e.printList(list.label, elementsOf(list.value)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printObject is printAnswer for a value that encodes to an object.
+func (e *env) printObject(v any) error {
+	object, err := parseJSON(encodeJSON(v))
+	if err != nil {
+		return err
+	}
+	return e.printAnswer(&object)
+}
+
+const inlineMembers = 4 // of an object that is shown on one line
+
+// A shownAnswer is what people see of an object.
+type shownAnswer struct {
+	details []detail
+	lists   []shownList
+}
+
+// A shownList is a list of objects, and what it is called.
+type shownList struct {
+	label string
+	value *jsonValue
+}
+
+// add adds the members of an object; within is what it is called in the one that is shown.
+func (s *shownAnswer) add(within string, object *jsonValue) {
+	details := membersOf(object)
+	for i, d := range details {
+		d.label = strings.TrimPrefix(within+" "+d.label, " ")
+		switch v := &object.members[i].value; {
+		case v.kind == jsonArray && len(v.list) > 0 && v.list[0].kind == jsonObject:
+			s.lists = append(s.lists, shownList{d.label, v})
+		case v.kind == jsonObject && (v.hasLists() || len(v.members) > inlineMembers && d.value != v.raw):
+			s.add(d.label, v)
+		default:
+			s.details = append(s.details, d)
+		}
+	}
+}
+
+// hasLists reports whether an object has lists of objects.
+func (v *jsonValue) hasLists() bool {
+	return slices.ContainsFunc(v.members, func(m jsonMember) bool {
+		return len(m.value.list) > 0 && m.value.list[0].kind == jsonObject
+	})
+}
+
+// printList prints a list of objects below what it belongs to: as a table, whose first column counts from 0, or each by
+// itself if it has lists of its own.
+func (e *env) printList(label string, rows []*jsonValue) error {
+	var names []string
+	table, deep := [][]any{}, slices.ContainsFunc(rows, (*jsonValue).hasLists)
+	for i, row := range rows {
+		table = append(table, []any{i})
+		for _, m := range row.members {
+			empty := m.value.kind == jsonNull || m.value.kind == jsonArray && len(m.value.list) == 0
+			if !empty && !slices.Contains(names, m.name) {
+				names = append(names, m.name)
+			}
+		}
+	}
+	label = strings.ToUpper(strings.ReplaceAll(label, " ", "-"))
+	for i, row := range rows {
+		for _, name := range names {
+			table[i] = append(table[i], cellOf(name, row, nil))
+		}
+		if !deep {
+			continue
+		}
+		fmt.Fprintf(e.stdout, "\n%s %d\n", label, i)
+		if err := e.printAnswer(row); err != nil {
+			return err
+		}
+	}
+	if deep {
+		return nil
+	}
+	fmt.Fprintln(e.stdout)
+	return e.printTable(label+" "+strings.ToUpper(strings.Join(names, " ")), table)
 }
 
 // memberText returns a JSON value as text for people; "-" stands for null and for an empty one.
@@ -287,11 +412,11 @@ func memberText(v *jsonValue) string {
 	case jsonBool:
 		return map[bool]string{false: "no", true: "yes"}[v.boolean]
 	case jsonObject:
-		for _, m := range v.members {
-			if m.value.kind == jsonObject || m.value.kind == jsonArray {
+		for i, d := range membersOf(v) {
+			if m := v.members[i]; m.value.kind == jsonObject || m.value.kind == jsonArray {
 				return v.raw
 			}
-			parts = append(parts, m.name+" "+memberText(&m.value))
+			parts = append(parts, v.members[i].name+" "+d.value)
 		}
 	case jsonArray:
 		for i := range v.list {

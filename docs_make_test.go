@@ -233,7 +233,8 @@ func newDocsView(t testing.TB, s *server, values *docsValues) *docsView {
 		d.fromSites[s.routes[i].pattern] = s.routes[i].origin != originAny
 	}
 	v := &docsView{Groups: d.groups(), Objects: d.objects(), Events: groupEvents(eventTypesOf(s.nouns)),
-		StripePermissions: stripePermissions, Options: commonOptions, Commands: groupCommands(explained(commandsOf(s.nouns), s.nouns))}
+		StripePermissions: stripePermissions, Options: commonOptions,
+		Commands: groupCommands(explained(commandsOf(s.nouns), s.nouns))}
 	v.Posted, v.PostedExample = d.posted()
 	v.RetryDelays, v.RetriesEnd = showRetries()
 	for _, c := range problemsOf(s.nouns) {

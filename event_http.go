@@ -287,7 +287,7 @@ func eventPages(e *env, q *queries) (pages rowPages, err error) {
 	}), nil
 }
 
-// eventShow prints an event, and below it what its data holds.
+// eventShow prints an event.
 func eventShow(e *env) error {
 	if !validID("evt", e.args[0]) {
 		return errNoEvent
@@ -299,15 +299,7 @@ func eventShow(e *env) error {
 	if err != nil {
 		return err
 	}
-	details, err := memberDetails(v)
-	if err != nil {
-		return err
-	}
-	data, err := memberDetails(v.Data)
-	if details = details[:len(details)-1]; len(data) > 0 {
-		details = append(append(details, detail{}), data...)
-	}
-	return errors.Join(err, e.printDetails(v, details))
+	return e.printObject(v)
 }
 
 var errNoEvent = errors.New("not found: 'widgetd event list' prints what there is")

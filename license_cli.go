@@ -50,8 +50,8 @@ var licenseRouteCommands = []routeCommand{
 		text: "${id} has only the holders of its seats count"},
 	{name: "license export", route: "GET /licenses", help: "print all licences, one JSON object a line or CSV",
 		rows: &listCommand{export: true, prefix: "lic", cell: exportedTerm, columns: "id account_id product plan " +
-			"plan_id reference kind customer state status reason trial max_devices max_transfers starts_at expires_at " +
-			"grace_days duration_days expiry_basis lease_hours offline_days entitlements metadata key_hint " +
+			"plan_id reference kind customer state status reason trial max_devices max_transfers " +
+			"starts_at expires_at grace_days duration_days expiry_basis lease_hours offline_days entitlements metadata key_hint " +
 			"seats_used=seats.used first_activated_at created_at"}},
 }
 
@@ -126,24 +126,12 @@ func licenseShow(e *env) error {
 	if err != nil {
 		return err
 	}
-	if e.on("json") {
-		all := []json.RawMessage{}
-		for _, d := range devices {
-			all = append(all, json.RawMessage(d.raw))
-		}
-		whole := bytes.TrimSuffix(bytes.TrimSpace(shown), []byte("}"))
-		_, err := fmt.Fprintf(e.stdout, "%s,\"devices\":%s}\n", whole, bytes.TrimSpace(encodeJSON(all)))
-		return err
+	whole := bytes.TrimSuffix(bytes.TrimSpace(shown), []byte("}"))
+	all := []json.RawMessage{}
+	for _, d := range devices {
+		all = append(all, json.RawMessage(d.raw))
 	}
-	l, err := parseJSON(shown)
-	if err == nil {
-		err = e.printDetails(nil, membersOf(&l))
-	}
-	if err != nil || len(devices) == 0 {
-		return err
-	}
-	fmt.Fprintln(e.stdout)
-	return e.printRows(listOfDevices.columns, nil, devices)
+	return e.printObject(json.RawMessage(fmt.Sprintf("%s,\"devices\":%s}", whole, bytes.TrimSpace(encodeJSON(all)))))
 }
 
 // exportedTerm is a cellFunc for license export -csv: without a limit, max_transfers is noLimit, as an import reads it.

@@ -63,7 +63,7 @@ func commandsOf(of []noun) []command {
 		all = append(all, c.command(&routes[at], kinds))
 	}
 	slices.SortFunc(all, func(a, b command) int { return strings.Compare(a.name, b.name) })
-	return slices.Concat(serveCommands, statusCommands, watchCommands, demoCommands, all, helpCommands)
+	return slices.Concat(serveCommands, statusCommands, watchCommands, demoCommands, all, apiCommands, helpCommands)
 }
 
 // run is the whole program. args are the words after the program's name; getenv looks up

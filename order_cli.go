@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -26,10 +25,9 @@ var (
 
 // The commands on orders that are names for routes.
 var orderRouteCommands = []routeCommand{
-	{name: "order list", route: "GET /orders", rows: &listCommand{prefix: "ord", cell: orderCell, columns: "ID " +
+	{name: "order list", route: "GET /orders", rows: &listCommand{prefix: "ord", columns: "ID " +
 		"CREATED=created_at STATE TOTAL REFUNDED METHOD PAYMENT=payment.state REFERENCE ACCOUNT=account_id"}},
-	{name: "order show", route: "GET /orders/{id}", help: "show an order, its lines, payments and refunds",
-		show: showOrder},
+	{name: "order show", route: "GET /orders/{id}", help: "show an order, its lines, payments and refunds"},
 	{name: "order accept", route: "POST /orders/{id}/accept", options: []option{optLines},
 		help: "accept an authorised order, or one whose payment is in review", show: showOrderState, after: noteDue},
 	{name: "order capture", route: "POST /orders/{id}/capture", help: "capture the money of an accepted order",
@@ -44,9 +42,8 @@ var orderRouteCommands = []routeCommand{
 		show: showRefund, after: noteRefund},
 	{name: "order refunds", route: "GET /refunds",
 		help: "print every refund, with the provider's ids, one JSON object a line or CSV",
-		rows: &listCommand{export: true, prefix: "ref", cell: amountCells("amount", "tip"),
-			columns: "id order_id reference account_id payment_id provider_id method currency amount tip state " +
-				"failure source reason made_by created_at ended_at kind"}},
+		rows: &listCommand{export: true, prefix: "ref", columns: "id order_id reference account_id payment_id " +
+			"provider_id method currency amount tip state failure source reason made_by created_at ended_at kind"}},
 }
 
 // The other commands on orders.
@@ -127,70 +124,6 @@ func noteDue(e *env, _ *jsonValue) {
 	if err == nil && v.Payment != nil && !v.Payment.DueAt.IsZero() && !v.Payment.DueAt.After(e.now()) {
 		e.noteQueued()
 	}
-}
-
-// orderCell is a cellFunc.
-func orderCell(member string, row *jsonValue) any {
-	n, is := memberAt(row, member).integer()
-	switch {
-	case !is:
-		return nil
-	case member == "refunded" && n == 0:
-		return ""
-	}
-	return formatMoney(n, memberAt(row, "currency").text)
-}
-
-// showOrder prints an order.
-func showOrder(e *env, o *jsonValue) error {
-	var h orderHistory
-	if err := json.Unmarshal([]byte(o.raw), &h); err != nil {
-		return err
-	}
-	return e.printDetails(nil, orderDetails(&h, membersOf(o)))
-}
-
-// orderDetails returns what order show prints for people: the members, amounts with their currency, and lists
-// with one line for each element.
-func orderDetails(h *orderHistory, members []detail) (details []detail) {
-	money := func(amount int64) string { return formatMoney(amount, h.Currency) }
-	amounts := map[string]string{"discount": money(h.Discount), "tip": money(h.Tip), "total": money(h.Total),
-		"ordered total": money(h.OrderedTotal), "refunded": money(h.Refunded)}
-	if h.DeliveryView != nil {
-		amounts["delivery"] = money(h.DeliveryView.Amount) + ", VAT " + formatRate(h.DeliveryView.VATRate)
-	}
-	var vat []string
-	for _, v := range h.VAT {
-		vat = append(vat, fmt.Sprintf("%s in %s at %s", money(v.VAT), money(v.Gross), formatRate(v.Rate)))
-	}
-	amounts["vat"] = cmp.Or(strings.Join(vat, "; "), "-")
-	for _, d := range members {
-		switch d.label {
-		case "lines", "refunds", "payment", "payments", "disputes":
-			continue
-		}
-		details = append(details, detail{d.label, cmp.Or(amounts[d.label], d.value)})
-	}
-	add := func(label, text string) { details = append(details, detail{label, text}) }
-	for i, l := range h.LineViews {
-		add("line "+strconv.Itoa(i), fmt.Sprintf("%d of %d × %s: %s, %s refunded", l.Accepted, l.Quantity, l.Name,
-			money(l.Amount), countOf(l.Refunded, "unit")))
-	}
-	for _, p := range h.Payments {
-		text := fmt.Sprintf("%s %s %s of %s, captured %s, refunded %s %s", p.ID, p.Provider, p.State, money(p.Amount),
-			money(p.Captured), money(p.Refunded), valueOr(p.Reason, ""))
-		if p.State == paymentAuthorized && !p.CaptureBefore.IsZero() {
-			text += " to be captured before " + p.CaptureBefore.String()
-		}
-		add("payment", text)
-	}
-	for _, f := range h.Refunds {
-		add("refund", fmt.Sprintf("%s %s %s %s", f.ID, money(f.Amount), f.State, valueOr(f.Failure, "")))
-	}
-	for _, d := range h.Disputes {
-		add("dispute", fmt.Sprintf("%s %s %s %s", d.ID, money(d.Amount), d.State, valueOr(d.Reason, "")))
-	}
-	return details
 }
 
 // planRejecting says what rejecting an order that was paid does. Of one that does not exist the route tells.

@@ -52,7 +52,7 @@ var paymentCommands = []command{
 		[]option{optCSV, optAccount.says("print only payments of this account"),
 			optSince.says("print only payments begun since a date or an RFC 3339 time, or in the last days, as 7d"),
 			optUntil.says("print only payments begun until the end of a date (UTC), or until an RFC 3339 time"),
-		}, listCommand{export: true, prefix: "pay", cell: amountCells("captured", "refunded", "amount"),
+		}, listCommand{export: true, prefix: "pay",
 			columns: "payment_id order_id reference account_id provider state currency captured refunded intent_id " +
 				"refund_ids captured_at method test amount created_at payout_id", pages: paged(capturedPayments)}.run},
 }

@@ -4,46 +4,17 @@ import "fmt"
 
 // The commands on payouts, which are names for routes.
 var payoutRouteCommands = []routeCommand{
-	{name: "payout list", route: "GET /payouts", rows: &listCommand{cell: payoutCell, columns: "ID " +
-		"ARRIVES=arrival_date PROVIDER STATE REASON AMOUNT CURRENCY FEE TAX ITEMS ACCOUNT=account_id"}},
-	{name: "payout show", route: "GET /payouts/{id}", help: "show a payout with the sums of what is in it",
-		show: showPayout},
+	{name: "payout list", route: "GET /payouts", rows: &listCommand{columns: "ID " +
+		"ARRIVES=arrival_date PROVIDER STATE REASON AMOUNT FEE TAX ITEMS ACCOUNT=account_id"}},
+	{name: "payout show", route: "GET /payouts/{id}", help: "show a payout with the sums of what is in it"},
 	{name: "payout confirm", route: "POST /payouts/{id}/confirm", options: []option{optUnasked},
 		help: "say that a payout is on the bank's statement with this amount, so that it and the others of its " +
 			"connection are booked: at Vipps nothing reports that they arrive",
 		plan: planConfirming, text: "${id} was compared with the bank"},
 	{name: "payout export", route: "GET /payouts/{id}/items",
 		help: "print what is in a payout, with the orders: one JSON object a line, or CSV",
-		rows: &listCommand{export: true, cell: payoutCell, columns: "id category kind amount fee tax net method at " +
+		rows: &listCommand{export: true, columns: "id category kind amount fee tax net method at " +
 			"order_id payment_id refund_id dispute_id source"}},
-}
-
-// payoutCell is a cellFunc for payouts and their rows: every number but those of rows is an amount.
-func payoutCell(member string, row *jsonValue) any {
-	n, is := memberAt(row, member).integer()
-	if !is || member == "items" {
-		return nil
-	}
-	return amountCell(formatSigned(n))
-}
-
-// showPayout prints a payout, and the sums of what is in it.
-func showPayout(e *env, answer *jsonValue) error {
-	var rows []detail
-	for _, m := range membersOf(answer) {
-		switch m.label {
-		case "sums":
-			continue
-		case "amount", "fee", "tax":
-			m.value = fmt.Sprint(payoutCell(m.label, answer))
-		}
-		rows = append(rows, m)
-	}
-	if err := e.printDetails(nil, rows); err != nil {
-		return err
-	}
-	fmt.Fprintln(e.stdout)
-	return e.printRows("CATEGORY METHOD ITEMS AMOUNT FEE TAX NET", payoutCell, elementsOf(memberAt(answer, "sums")))
 }
 
 // planConfirming says what confirming a payout does.

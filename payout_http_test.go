@@ -112,7 +112,7 @@ func TestPayoutHTTP_commandsPreviewAndSendIt(t *testing.T) {
 	books := s.connectToXero(xero)
 	p := s.addPayout(s.orderIn(orderPaid))
 	out := s.must(booksLine(xero, "books", "payout", books, p.ID)...)
-	contains(t, out, "held (unmapped): No mapping was confirmed yet.")
+	contains(t, out, "unmapped  No mapping was confirmed yet.")
 	contains(t, s.must("books", "export", "payout", books, p.ID), "payout  1         waiting")
 	contains(t, s.must("books", "export", "list"), "  payout  ")
 	contains(t, s.must("books", "set", books, "-payouts-from", "2026-01-01", "-history", "-json"),

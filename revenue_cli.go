@@ -70,24 +70,18 @@ func (e *env) whoseRevenue(q *queries) (string, error) {
 		withName(id, main.Name), strings.Join(names, ", "), e.command.signature(), earning[0].ID), nil
 }
 
-// revenueCell is a cellFunc for business days and what they list: everything but rates of VAT is an amount, and totals
-// of what was given back are negative.
+// revenueCell is a cellFunc for business days: totals of what was given back are negative.
 func revenueCell(member string, row *jsonValue) any {
 	n, is := memberAt(row, member).integer()
-	switch {
-	case !is:
-		return nil
-	case member == "vat_rate":
-		return formatRate(n)
-	case member == "totals.refunds", member == "totals.disputes":
-		n = -n
+	if is && (member == "totals.refunds" || member == "totals.disputes") {
+		return formatMoney(-n, memberAt(row, "currency").text)
 	}
-	return formatSigned(n)
+	return nil
 }
 
 // revenueList lists business days of an account, or with -all of each.
 func revenueList(e *env) error {
-	c := listCommand{route: "GET /revenue/days", whole: true, cell: revenueCell, columns: "DATE CURRENCY STATE " +
+	c := listCommand{route: "GET /revenue/days", whole: true, cell: revenueCell, columns: "DATE STATE " +
 		"SALES=totals.sales DELIVERY=totals.delivery TIPS=totals.tips REFUNDS=totals.refunds " +
 		"DISPUTES=totals.disputes TOTAL=totals.total VAT=totals.vat TEST=totals.test"}
 	switch {
@@ -133,58 +127,7 @@ func revenueShow(e *env) error {
 	if ok {
 		e.args[0] = day.day()
 	}
-	return routeCommand{route: "GET /revenue/days/{date}", show: showRevenue}.run(e)
-}
-
-// revenueLists are what a business day lists, with the columns that show it, as in a listCommand.
-var revenueLists = []struct{ member, columns string }{
-	{"sales", "SALES=vat_rate GROUP GROSS VAT"},
-	{"delivery", "DELIVERY=vat_rate GROSS VAT"},
-	{"refunds", "REFUNDS=vat_rate OF GROUP GROSS VAT"},
-	{"vat", "VAT-LESS-REFUNDS=vat_rate GROSS VAT"},
-	{"payments", "PAID-BY=method TEST RECEIVED REFUNDED DISPUTED TOTAL"},
-	{"late", "FROM-EARLIER=date KIND METHOD TEST AMOUNT ORDER=order_id"},
-}
-
-// showRevenue prints a business day in each currency: its members, its totals, and a table for each of its lists.
-func showRevenue(e *env, answer *jsonValue) error {
-	days := memberAt(answer, "days").list
-	if len(days) == 0 {
-		return e.print(nil, fillText("nothing counts on ${date}", answer))
-	}
-	for i := range days {
-		day := &days[i]
-		if i > 0 {
-			fmt.Fprintln(e.stdout)
-		}
-		var details []detail
-		for _, name := range []string{"date", "currency", "state", "starts_at", "ends_at", "final_at", "frozen_at"} {
-			details = append(details, detail{strings.ReplaceAll(name, "_", " "), memberText(memberAt(day, name))})
-		}
-		for _, total := range memberAt(day, "totals").members {
-			details = append(details, detail{total.name, fmt.Sprint(revenueCell("totals."+total.name, day))})
-		}
-		if err := e.printDetails(nil, details); err != nil {
-			return err
-		}
-		for _, list := range revenueLists {
-			var rows []*jsonValue
-			for at := range memberAt(day, list.member).list {
-				rows = append(rows, &memberAt(day, list.member).list[at])
-			}
-			if len(rows) == 0 {
-				continue
-			}
-			fmt.Fprintln(e.stdout)
-			if err := e.printRows(list.columns, revenueCell, rows); err != nil {
-				return err
-			}
-		}
-		if trueMember(day, "more_late") {
-			fmt.Fprintln(e.stdout, "and more")
-		}
-	}
-	return nil
+	return routeCommand{route: "GET /revenue/days/{date}"}.run(e)
 }
 
 // An exportedSum is a row of revenue export.
@@ -237,7 +180,7 @@ func sumCell(member string, row *jsonValue) any {
 	if n, is := memberAt(row, member).integer(); is && member == "vat_rate" {
 		return float64(n) / 100
 	}
-	return amountCells("gross", "vat", "total")(member, row)
+	return nil
 }
 
 // checkBacklog is a retrying. It records the orders of the backlog, and reports those of which it can't.
