@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -277,11 +278,33 @@ func (e *env) ownFiles() (all []string) {
 	return all
 }
 
+// A stoppable reader ends once the program is told to stop, also while it waits for somebody to type.
+type stoppable struct {
+	ctx  context.Context
+	from io.Reader
+}
+
+func (s stoppable) Read(p []byte) (int, error) {
+	var n int
+	var err error
+	buffer, read := make([]byte, len(p)), make(chan struct{})
+	go func() {
+		n, err = s.from.Read(buffer)
+		close(read)
+	}()
+	select {
+	case <-read:
+		return copy(p, buffer[:n]), err
+	case <-s.ctx.Done():
+		return 0, s.ctx.Err()
+	}
+}
+
 // open opens a file that the operator has named for reading, as the user as whom commands act; "-" is standard input.
 // Root, where a database is root's, follows no link of another user.
 func (e *env) open(name string) (io.ReadCloser, error) {
 	if name == "-" {
-		return io.NopCloser(e.stdin), nil
+		return io.NopCloser(stoppable{e.ctx, e.stdin}), nil
 	}
 	if e.uid == 0 {
 		if err := e.actAsOwner(); err != nil {
