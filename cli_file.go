@@ -278,6 +278,9 @@ func (e *env) ownFiles() (all []string) {
 	return all
 }
 
+// errInterrupted is the error of what the program was told to stop, by Ctrl-C for one.
+var errInterrupted = errors.New("it was interrupted")
+
 // A stoppable reader ends once the program is told to stop, also while it waits for somebody to type.
 type stoppable struct {
 	ctx  context.Context
@@ -296,7 +299,7 @@ func (s stoppable) Read(p []byte) (int, error) {
 	case <-read:
 		return copy(p, buffer[:n]), err
 	case <-s.ctx.Done():
-		return 0, s.ctx.Err()
+		return 0, errInterrupted
 	}
 }
 

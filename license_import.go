@@ -74,7 +74,7 @@ func importLicenses(e *env, whole, batch int) error {
 			imported, err = im.save(whole, batch)
 		}
 		if err != nil && e.ctx.Err() != nil {
-			err = errors.New("it was interrupted")
+			err = errInterrupted
 		}
 		switch {
 		case err != nil && imported > 0:
