@@ -319,12 +319,13 @@ func TestImport_saysThatALongOneIsNoTransaction(t *testing.T) {
 	s := newService(t)
 	whole, lines := longImport(100, 1)
 	file := s.importFile(lines...)
-	for option, want := range map[string]string{"-dry-run": "", "-dry-run=false": fmt.Sprintf("importing %d rows, %d at "+
-		"a time: if this is cut off, run it again with -skip-existing\n", whole+1, whole/10)} {
+	announced := fmt.Sprintf("importing %d rows, %d at a time: if this is cut off, run it again with -skip-existing\n",
+		whole+1, whole/10)
+	for _, c := range [][2]string{{"-dry-run", ""}, {"-dry-run=false", announced}} {
 		var noted strings.Builder
-		out, err := s.runImport(whole, whole/10, "", &noted, file, "-json", option)
-		if s.check(err); noted.String() != want || !json.Valid([]byte(out)) {
-			t.Errorf("%s: %q on standard error, %q on standard output", option, noted.String(), out)
+		out, err := s.runImport(whole, whole/10, "", &noted, file, "-json", c[0])
+		if s.check(err); noted.String() != c[1] || !json.Valid([]byte(out)) {
+			t.Errorf("%s: %q on standard error, %q on standard output", c[0], noted.String(), out)
 		}
 	}
 }

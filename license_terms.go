@@ -181,8 +181,8 @@ func draftLicense(p *plan, accountID string, set change, now stamp) (*license, e
 	return l, nil
 }
 
-// draftSale returns a licence of an account at now as a caller asks for it. It has the terms of the plan that set names,
-// if it names one. Errors: validation_failed, plan_not_found, plan_retired, reference_used.
+// draftSale returns a licence of an account at now as a caller asks for it, with the terms of the plan that set names,
+// if any. Errors: validation_failed, plan_not_found, plan_retired, reference_used.
 func draftSale(q *queries, accountID string, set change, now stamp) (l *license, err error) {
 	var asked license
 	var p *plan
