@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -204,7 +205,7 @@ type initResult struct {
 
 // reportInit prints which of the two files init has created, or returns an error if neither.
 func reportInit(e *env, db, keyFile string, made initResult) error {
-	next := "widgetd serve"
+	next := "widgetd serve" + listenOption(made.base)
 	if filepath.Dir(db) == e.installed {
 		next = "sudo systemctl enable --now widgetd.socket widgetd.service"
 	}
@@ -223,6 +224,17 @@ func reportInit(e *env, db, keyFile string, made initResult) error {
 	}
 	return e.print(map[string]string{"db": db, "key": keyFile, "base_url": made.base, "account_id": made.account},
 		fmt.Sprintf("%s: created\n%s: %s\nmain account: %s\nnext: %s", db, keyFile, key, made.account, next))
+}
+
+// listenOption returns the option with which a service listens where its base address is, " -addr 127.0.0.1:9000"; ""
+// where that is the default, or what another machine or a proxy answers.
+func listenOption(base string) string {
+	u, err := url.Parse(base)
+	if err != nil || u.Scheme != "http" || u.Port() == "" || u.Host == optAddr.def ||
+		u.Hostname() != "localhost" && !parseAddress(u.Hostname()).IsLoopback() {
+		return ""
+	}
+	return " -addr " + u.Host
 }
 
 // makeOnce runs f, which creates a file, and reports whether it did. That the file exists

@@ -109,15 +109,15 @@ type env struct {
 	typed          map[string]string // the options that were typed, by name
 	values         map[string]string // of every option that the command takes, see take
 	now            func() time.Time
-	callLimit      time.Duration         // for a call to an address of 'widgetd watch'; 0: watchLimit
-	opened         *store                // the database, while withStore has it open
-	shared         *store                // the database, which tests keep open; nil: withStore opens it
-	installed      string                // directory of the installation: installedDir; "": none is looked for
-	uid            int                   // of the user as whom the program acts
-	caller         string                // name of the user who called it, see callingUser
-	canAsk         bool                  // standard input and standard error are terminals
-	files          map[string]string     // paths of the database ("db") and the key file ("key"), see locate
-	openFiles      map[string]openedFile // files that the operator has named, see becomeOwner
+	callLimit      time.Duration     // for a call to an address of 'widgetd watch'; 0: watchLimit
+	opened         *store            // the database, while withStore has it open
+	shared         *store            // the database, which tests keep open; nil: withStore opens it
+	installed      string            // directory of the installation: installedDir; "": none is looked for
+	uid            int               // of the user as whom the program acts
+	caller         string            // name of the user who called it, see callingUser
+	canAsk         bool              // standard input and standard error are terminals
+	files          map[string]string // paths of the database ("db") and the key file ("key"), see locate
+	wasRoot        bool              // root has called it, and it acts as another user, see becomeOwner
 }
 
 // actor returns the actor of the events that a command writes.

@@ -347,7 +347,7 @@ func TestCommand_saysSoWhenTheServiceIsToDoItAndNoneRuns(t *testing.T) {
 	if _, noted := s.noting("order", "settle", orders[3]); noted != "" {
 		t.Errorf("without a payment: %q", noted)
 	}
-	listener, err := listenUnix(socketPath(filepath.Join(s.dir, "widgetd.db")))
+	listener, err := listenUnix(socketPath(filepath.Join(s.dir, "widgetd.db")), 0o600)
 	s.check(err)
 	defer listener.Close()
 	go http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

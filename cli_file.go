@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,14 +20,11 @@ import (
 // installedDir is where an installation on a server has its files.
 const installedDir = "/var/lib/widgetd"
 
-// file returns the path of the database ("db") or of the key file ("key"), see locate. A program that root runs
-// first takes the rights of the owner of the database's directory, see becomeOwner. Every command and the service ask
-// here before they touch anything: what belongs to the database and is not its owner's is refused, see checkFiles.
+// file returns the path of the database ("db") or of the key file ("key"), see actAsOwner. Every command and the
+// service ask here before they touch anything: what belongs to the database and is not its owner's is refused, see
+// checkFiles.
 func (e *env) file(name string) (string, error) {
-	if e.files == nil {
-		e.locate(e.isInstalled())
-	}
-	if err := e.becomeOwner(filepath.Dir(e.files["db"])); err != nil {
+	if err := e.actAsOwner(); err != nil {
 		return "", err
 	}
 	path := e.files[name]
@@ -35,6 +33,15 @@ func (e *env) file(name string) (string, error) {
 		err = checkFiles(filesOf(path, name), 0, e.uid, owner)
 	}
 	return path, err
+}
+
+// actAsOwner decides where the files are, see locate. A program that root runs goes on with the rights of the owner of
+// the database's directory, see becomeOwner.
+func (e *env) actAsOwner() error {
+	if e.files == nil {
+		e.locate(e.isInstalled())
+	}
+	return e.becomeOwner(filepath.Dir(e.files["db"]))
 }
 
 // locate decides where the database and the key file are: where -db and -key say; without -db and without a database
@@ -103,7 +110,7 @@ const nobodysGroup = 65534
 // becomeOwner gives up the rights of root, in the whole process and for good, for those of the user to whom the
 // database's directory belongs, or what there is above it; so that what the command makes belongs to that user, and
 // no link in the directory leads it to what only root may touch. If the directory belongs to root, or another user
-// than root runs the program, it does nothing. The files that the operator has named for reading are opened before.
+// than root runs the program, it does nothing.
 func (e *env) becomeOwner(dir string) error {
 	if e.uid != 0 {
 		return nil
@@ -121,7 +128,6 @@ func (e *env) becomeOwner(dir string) error {
 	if err := checkLinks(dir, owner); err != nil || owner == 0 {
 		return err
 	}
-	e.holdNamedFiles()
 	group, groups := groupsOf(owner)
 	err = errors.Join(syscall.Setgroups(groups), syscall.Setgid(group), syscall.Setuid(owner))
 	if err == nil && syscall.Setuid(0) == nil {
@@ -132,18 +138,20 @@ func (e *env) becomeOwner(dir string) error {
 		return fmt.Errorf("become the user %s, to whom %s belongs: %w: run 'sudo -u %s widgetd %s …'",
 			name, dir, err, name, e.command.name)
 	}
-	e.uid = owner
+	e.uid, e.wasRoot = owner, true
 	return nil
 }
 
-// explainPermission adds to an error why a program that root runs was not allowed to write a file, and where it may.
-func (e *env) explainPermission(err error, path string) error {
-	if e.openFiles == nil || !errors.Is(err, fs.ErrPermission) {
+// sayAsWhom adds to an error that root would not have met as whom the program acts, and the next step.
+func (e *env) sayAsWhom(err error, step string) error {
+	if !e.wasRoot || !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
-	return fmt.Errorf("%w: the user %s, to whom the database belongs, writes it: name a file where that user may, "+
-		"as %s", err, userName(e.uid), path)
+	return fmt.Errorf("%w for the user %s, to whom the database belongs: %s", err, userName(e.uid), step)
 }
+
+// nameAnother is the next step where that user may not write a file.
+const nameAnother = "name a file where that user may write"
 
 // makeDir makes a directory for a database and those above it, if they are not there, as the user to whom the lowest
 // of those that are belongs. Root takes no link for it.
@@ -270,76 +278,52 @@ func (e *env) ownFiles() (all []string) {
 	return all
 }
 
-// source opens a file that the operator names for reading. Root reads it with the rights of the user to whom its
-// directory belongs, so that no link there leads root to what that user may not read.
-func (e *env) source(name string) (file *os.File, err error) {
-	dir, err := os.Stat(filepath.Dir(name))
-	if err != nil || e.uid != 0 {
-		return os.Open(name)
-	}
-	owner := ownerOf(dir)
-	if err := checkLinks(name, owner); err != nil {
-		return nil, err
-	}
-	if owner == 0 {
-		return os.Open(name)
-	}
-	group, groups := groupsOf(owner)
-	before, err := syscall.Getgroups()
-	err = errors.Join(err, syscall.Setgroups(groups), syscall.Setegid(group), syscall.Seteuid(owner))
-	if err == nil {
-		file, err = os.Open(name)
-	}
-	err = errors.Join(err, syscall.Seteuid(0), syscall.Setegid(os.Getgid()), syscall.Setgroups(before))
-	if err != nil {
-		err = fmt.Errorf("%w (read as the user %s, to whom its directory belongs)", err, userName(owner))
-	}
-	return file, err
+// errInterrupted is the error of what the program was told to stop, by Ctrl-C for one.
+var errInterrupted = errors.New("it was interrupted")
+
+// A stoppable reader ends once the program is told to stop, also while it waits for somebody to type.
+type stoppable struct {
+	ctx  context.Context
+	from io.Reader
 }
 
-// fileOptions are the options whose value is a file that a command reads, but -db and -key.
-var fileOptions = []string{"secrets", "secret-file", "set", "public", "logo"}
-
-// namesFile reports whether the argument of a command is a file that it reads.
-func (c *command) namesFile() bool { return c.name == "license import" }
-
-// An openedFile is what came of opening a file.
-type openedFile struct {
-	file *os.File
-	err  error
-}
-
-// holdNamedFiles opens the files that the operator has named for reading.
-func (e *env) holdNamedFiles() {
-	e.openFiles = map[string]openedFile{}
-	hold := func(name string) {
-		if name != "" && name != "-" {
-			file, err := e.source(name)
-			e.openFiles[name] = openedFile{file, err}
-		}
-	}
-	for _, name := range fileOptions {
-		hold(e.values[name])
-	}
-	if e.command.namesFile() {
-		hold(e.args[0])
+func (s stoppable) Read(p []byte) (int, error) {
+	var n int
+	var err error
+	buffer, read := make([]byte, len(p)), make(chan struct{})
+	go func() {
+		n, err = s.from.Read(buffer)
+		close(read)
+	}()
+	select {
+	case <-read:
+		return copy(p, buffer[:n]), err
+	case <-s.ctx.Done():
+		return 0, errInterrupted
 	}
 }
 
-// open opens a file that the operator has named, see source; "-" is standard input. What holdNamedFiles has opened is
-// opened once.
+// open opens a file that the operator has named for reading, as the user as whom commands act; "-" is standard input.
+// Root, where a database is root's, follows no link of another user.
 func (e *env) open(name string) (io.ReadCloser, error) {
 	if name == "-" {
-		return io.NopCloser(e.stdin), nil
+		return io.NopCloser(stoppable{e.ctx, e.stdin}), nil
 	}
-	kept, opened := e.openFiles[name]
-	if !opened {
-		kept.file, kept.err = e.source(name)
+	if e.uid == 0 {
+		if err := e.actAsOwner(); err != nil {
+			return nil, err
+		}
 	}
-	if kept.err != nil {
-		return nil, kept.err
+	if e.uid == 0 {
+		if err := checkLinks(name, 0); err != nil {
+			return nil, err
+		}
 	}
-	return kept.file, nil
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, e.sayAsWhom(err, "have your shell open it, as - <"+name)
+	}
+	return file, nil
 }
 
 // maxSimilar is how many others a command that erases lists that resemble what it erased.

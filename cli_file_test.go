@@ -79,43 +79,39 @@ func TestOwner_isWhomCommandsOfRootActAs(t *testing.T) {
 	}
 }
 
-func TestOwner_readsWhatTheOperatorNamesWithTheRightsOfRoot(t *testing.T) {
+func TestOwner_isWhomCommandsOfRootOpenNamedFilesAs(t *testing.T) {
 	t.Parallel()
-	_, closed, run := rootsProgram(t)
-	if out, err := run("init", "-base-url", "https://api.example.com/v1"); err != nil {
+	owned, closed, run := rootsProgram(t)
+	if out, err := run("init", "-name", "Example", "-base-url", "https://api.example.com/v1"); err != nil {
 		t.Fatal(out)
 	}
-	file := filepath.Join(closed, "file")
-	must(t, os.WriteFile(file, []byte("nonsense\n"), 0o600))
+	file, theirs := filepath.Join(closed, "file"), filepath.Join(owned, "file")
+	must(t, errors.Join(os.WriteFile(file, []byte("nonsense\n"), 0o600), os.Symlink(file, theirs+".link"),
+		os.WriteFile(theirs, []byte("nonsense\n"), 0o600), os.Chown(theirs, nobody, nogroup)))
 	for line, want := range map[string]string{ // what a command says of the text in the file
-		"license import -product menu " + file:             "the first line must name the columns",
-		"payment connect stripe -secrets " + file:          "line 1 is none of key=",
-		"books app set xero -secrets " + file:              "line 1 is none of client_id=",
-		"license import -product menu " + closed + "/none": "no such file",
+		"license import -product menu":    "the first line must name the columns",
+		"payment connect stripe -secrets": "line 1 is none of key=",
+		"books app set xero -secrets":     "line 1 is none of client_id=",
+		"books map xero -set":             "this is not a JSON object",
+		"webhook listen -secret-file":     "a webhook's secret is whsec_",
+		"lease inspect x -public":         "there is no public key in it",
+		"account set Example -logo":       "PNG, JPEG or WebP",
 	} {
-		if out, err := run(strings.Fields(line)...); err == nil || !strings.Contains(out, want) {
+		if out, err := run(append(strings.Fields(line), theirs)...); err == nil || !strings.Contains(out, want) {
 			t.Errorf("%s: %v: %s, want %q", line, err, out, want)
+		}
+		for _, roots := range []string{file, theirs + ".link"} {
+			out, err := run(append(strings.Fields(line), roots)...)
+			if err == nil || !strings.Contains(out, roots+": permission denied for the user nobody, to whom the "+
+				"database belongs: have your shell open it, as - <"+roots) {
+				t.Errorf("%s %s: %v: %s", line, roots, err, out)
+			}
 		}
 	}
 	out, err := run("backup", filepath.Join(closed, "copy.db"))
-	if err == nil || !strings.Contains(out, "the user nobody, to whom the database belongs, writes it: name a file "+
-		"where that user may, as ") {
+	if err == nil || !strings.Contains(out, "permission denied for the user nobody, to whom the database belongs: "+
+		nameAnother) {
 		t.Errorf("a copy where only root may write: %v: %s", err, out)
-	}
-}
-
-// Commands may read other files than these only by the options -db and -key.
-func TestOwner_knowsEveryFileThatACommandReads(t *testing.T) {
-	t.Parallel()
-	for _, c := range commandsOf(nouns()) {
-		for _, o := range c.options {
-			if strings.HasPrefix(o.value, "FILE") != slices.Contains(fileOptions, o.name) && o.name != "set" {
-				t.Errorf("%s: is the value of -%s a file that it reads? See fileOptions", c.name, o.name)
-			}
-		}
-		if names := strings.Contains(c.args, "FILE") && c.name != "backup"; names != c.namesFile() {
-			t.Errorf("%s: is one of its arguments a file that it reads? See namesFile", c.name)
-		}
 	}
 }
 
@@ -409,35 +405,34 @@ func TestFile_thatWasReplacedWhileItWasWrittenGetsNoName(t *testing.T) {
 	}
 }
 
-func TestOwner_readsWhatIsInADirectoryOfAnotherAsThatUser(t *testing.T) {
+func TestOwner_readsNoFileByALinkOfAnother(t *testing.T) {
 	t.Parallel()
 	shared, closed, run := rootsShared(t)
-	theirs := filepath.Join(shared, "theirs")
-	secret, own := filepath.Join(closed, "secret"), filepath.Join(theirs, "own.csv")
-	must(t, errors.Join(os.Mkdir(theirs, 0o700), os.WriteFile(secret, []byte("root's secret\n"), 0o600),
-		os.WriteFile(own, []byte("nonsense\n"), 0o600), os.Symlink(secret, theirs+"/link.csv"),
-		os.Symlink(closed, theirs+"/dir"), os.Symlink(secret, shared+"/link.csv"),
-		os.WriteFile(theirs+"/roots.csv", []byte("root's secret\n"), 0o600)))
-	for _, path := range []string{theirs, own, theirs + "/link.csv", theirs + "/dir", shared + "/link.csv"} {
-		givenTo(t, nobody, path)
-	}
-	_, _, becoming := rootsProgram(t)
-	if out, err := becoming("init"); err != nil {
-		t.Fatal(out)
-	}
-	for file, want := range map[string]string{
-		own:                    "the first line must name the columns",
-		secret:                 "the first line must name the columns", // which root itself has named
-		theirs + "/link.csv":   "permission denied (read as the user nobody, to whom its directory belongs)",
-		theirs + "/roots.csv":  "permission denied (read as the user nobody, to whom its directory belongs)",
-		theirs + "/dir/secret": "is a link of the user nobody",
-		shared + "/link.csv":   "is a link of the user nobody",
+	secret, link := filepath.Join(closed, "secret"), filepath.Join(shared, "link.csv")
+	must(t, errors.Join(os.WriteFile(secret, []byte("root's secret\n"), 0o600), os.Symlink(secret, link)))
+	for uid, want := range map[int]string{
+		0: "the first line must name the columns", nobody: "is a link of the user nobody",
 	} {
-		words := []string{"license", "import", "-product", "menu", file}
-		out, err := run(0, "widgetd", words...)
-		become, becomeErr := becoming(words...)
-		if err == nil || becomeErr == nil || !strings.Contains(out, want) || !strings.Contains(become, want) {
-			t.Errorf("%s: %s%s, want %q", file, out, become, want)
+		givenTo(t, uid, link)
+		if out, err := run(0, "widgetd", "license", "import", link); err == nil || !strings.Contains(out, want) {
+			t.Errorf("a link of %d: %v: %s", uid, err, out)
+		}
+	}
+}
+
+func TestInit_saysHowToServeAtTheBaseAddress(t *testing.T) {
+	t.Parallel()
+	for base, want := range map[string]string{
+		"http://127.0.0.1:9000/v1": "widgetd serve -addr 127.0.0.1:9000",
+		"http://[::1]:9000/v1":     "widgetd serve -addr [::1]:9000",
+		"http://LocalHost:9000/v1": "widgetd serve -addr localhost:9000", "http://127.0.0.1:8080/v1": "widgetd serve",
+		"https://127.0.0.1:9000/v1": "widgetd serve", "http://10.0.0.2:9000/v1": "widgetd serve",
+		"http://127.0.0.1/v1": "widgetd serve", "https://api.example.com/v1": "widgetd serve",
+	} {
+		db := filepath.Join(t.TempDir(), "widgetd.db")
+		out, _, err := runAs(t, "", os.Geteuid(), "init", "-db", db, "-key", db+".key", "-base-url", base)
+		if err != nil || !strings.HasSuffix(out, "\nnext: "+want+"\n") {
+			t.Errorf("%s: %v: %s", base, err, out)
 		}
 	}
 }

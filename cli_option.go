@@ -17,7 +17,9 @@ import (
 // something more precise gives it a text of its own with says.
 var (
 	optAddr = option{name: "addr", value: "HOST:PORT", def: "127.0.0.1:8080",
-		help: "address to listen on, unless systemd passes a socket", hasVariable: true}
+		help: "address to listen on, unless systemd passes a socket; unix:PATH is a Unix socket, which the group of " +
+			"the user who runs it may use too",
+		hasVariable: true}
 	optOutboundAllow = option{name: "outbound-allow", value: "CIDR,…",
 		help: "networks or addresses that webhooks may reach although they are not public, " +
 			"with http too, on any port and by address; by default only public ones on port 443",

@@ -117,7 +117,7 @@ func demoCommand(e *env) error {
 			return err
 		}
 	}
-	listener, err := listen(e.str("addr"), e.getenv)
+	listener, err := e.listen()
 	if err != nil {
 		return err
 	}

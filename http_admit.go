@@ -131,14 +131,17 @@ const bucketApplication = "application"
 // address returns the key under which the rate limits count the client's address.
 func (s *server) address(r *http.Request) string { return addressKey(s.client(r), networkOfClient) }
 
-// client returns the client's address. The peer of a Unix socket has none; it is on this machine, so it counts as
-// loopback.
-func (s *server) client(r *http.Request) netip.Addr {
+// client returns the client's address.
+func (s *server) client(r *http.Request) netip.Addr { return clientOf(r, s.trusted) }
+
+// clientOf returns the address of who makes a request, see clientAddress. The peer of a Unix socket has none; it is on
+// this machine, so it counts as loopback.
+func clientOf(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	peer := r.RemoteAddr
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.Network() == "unix" {
 		peer = "127.0.0.1"
 	}
-	return clientAddress(peer, r.Header.Values("X-Forwarded-For"), s.trusted)
+	return clientAddress(peer, r.Header.Values("X-Forwarded-For"), trusted)
 }
 
 // limitAddress takes a token from the bucket that an address has for the named limit on

@@ -264,9 +264,9 @@ func TestImport_skipsWhatItHasAlready(t *testing.T) {
 func TestImport_readsStandardInput(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	_, err := s.runImport(usualImport, "key\nshort\n", io.Discard, "-")
+	_, err := s.runImport(10_000, 1_000, "key\nshort\n", io.Discard, "-")
 	oneLine(t, err, "standard input: nothing was imported: line 2: key: ")
-	_, err = s.runImport(usualImport, "key\nPIPED-KEY-000000001\n", io.Discard, "-")
+	_, err = s.runImport(10_000, 1_000, "key\nPIPED-KEY-000000001\n", io.Discard, "-")
 	s.check(err)
 	s.counts(1, `SELECT count(*) FROM licenses`)
 }
@@ -282,45 +282,106 @@ func (s *service) licenceRows() int {
 	return s.count(`SELECT (SELECT count(*) FROM licenses) + (SELECT count(*) FROM events)`)
 }
 
-// runImport imports licences of the main account, with sizes of its own.
-func (s *service) runImport(sizes importSizes, stdin string, messages io.Writer, args ...string) (string, error) {
+// runImport imports licences of the main account, up to whole in one transaction, more so many at a time.
+func (s *service) runImport(whole, batch int, stdin string, messages io.Writer, args ...string) (string, error) {
 	s.t.Helper()
 	var out strings.Builder
-	command, _ := findCommand(commandsOf(nouns()), []string{"license", "import"})
-	e := &env{ctx: s.t.Context(), getenv: func(string) string { return "" }, stdin: strings.NewReader(stdin),
-		stdout: &out, stderr: messages, command: command, now: time.Now}
-	s.check(e.parse(append(args, "-account", s.account, "-product", "kds", "-db", s.store.path)))
-	err := importLicenses(e, sizes)
+	e := s.importing(strings.NewReader(stdin), append(args, "-account", s.account, "-product", "kds"))
+	e.stdout, e.stderr = &out, messages
+	err := importLicenses(e, whole, batch)
 	return out.String(), err
 }
 
-// longImport are the sizes of imports that are long, with few rows unless -long says otherwise, and the lines of one
-// that is as long as it may be while it is whole, with some rows more.
-func longImport(few, more int) (sizes importSizes, lines []string) {
-	n := size(few, 10_000)
-	sizes = importSizes{progress: n, whole: n, batch: n / 10}
-	lines = []string{"key"}
-	for i := range sizes.whole + more {
-		lines = append(lines, fmt.Sprintf("IMPORTED-KEY-%08d", i))
-	}
-	return sizes, lines
+// importing is what an import with those arguments works with.
+func (s *service) importing(stdin io.Reader, args []string) *env {
+	s.t.Helper()
+	command, _ := findCommand(commandsOf(nouns()), []string{"license", "import"})
+	e := &env{ctx: s.t.Context(), getenv: func(string) string { return "" }, stdin: stdin, stderr: io.Discard,
+		command: command, now: time.Now}
+	s.check(e.parse(append(args, "-db", s.store.path)))
+	return e
 }
 
-func TestImport_showsItsProgressWhenItIsLong(t *testing.T) {
+// longImport is how many rows are imported in one transaction, few unless -long says otherwise, and the lines of a file
+// of so many and some more.
+func longImport(few, more int) (whole int, lines []string) {
+	lines = []string{"key"}
+	whole = size(few, 10_000)
+	for i := range whole + more {
+		lines = append(lines, fmt.Sprintf("IMPORTED-KEY-%08d", i))
+	}
+	return whole, lines
+}
+
+func TestImport_saysThatALongOneIsNoTransaction(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	sizes, lines := longImport(100, 1)
+	whole, lines := longImport(100, 1)
 	file := s.importFile(lines...)
-	read, written := fmt.Sprintf("%d rows read\n", sizes.whole), fmt.Sprintf("%d rows written\n", sizes.whole)
 	announced := fmt.Sprintf("importing %d rows, %d at a time: if this is cut off, run it again with -skip-existing\n",
-		sizes.whole+1, sizes.batch)
-	for _, c := range [][2]string{{"-dry-run", read}, {"-dry-run=false", read + announced + written}} {
-		var progress strings.Builder
-		out, err := s.runImport(sizes, "", &progress, file, "-json", c[0])
-		if s.check(err); progress.String() != c[1] || !json.Valid([]byte(out)) {
-			t.Errorf("%s: %q on standard error, %q on standard output", c[0], progress.String(), out)
+		whole+1, whole/10)
+	for _, c := range [][2]string{{"-dry-run", ""}, {"-dry-run=false", announced}} {
+		var noted strings.Builder
+		out, err := s.runImport(whole, whole/10, "", &noted, file, "-json", c[0])
+		if s.check(err); noted.String() != c[1] || !json.Valid([]byte(out)) {
+			t.Errorf("%s: %q on standard error, %q on standard output", c[0], noted.String(), out)
 		}
+	}
+}
+
+// A typing reader has the beginning of a file, tells the program to stop, and waits for what nobody types.
+type typingReader struct {
+	text string
+	stop func()
+}
+
+func (r *typingReader) Read(p []byte) (n int, err error) {
+	if r.text == "" {
+		r.stop()
+		select {}
+	}
+	n = copy(p, r.text)
+	r.text = r.text[n:]
+	return n, nil
+}
+
+// countdown is a context that is done once it was asked so often.
+type countdown struct {
+	context.Context
+	left int
+}
+
+func (c *countdown) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+func TestImport_thatIsInterruptedSaysWhatItHasDone(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	ctx, stop := context.WithCancel(t.Context())
+	e := s.importing(&typingReader{"key\nPIPED-KEY-000000001\n", stop}, []string{"-", "-account", s.account})
+	e.ctx = ctx
+	oneLine(t, importLicenses(e, 1, 1), "standard input: nothing was imported: it was interrupted")
+	lines := []string{"key"}
+	for i := range 100 {
+		lines = append(lines, fmt.Sprintf("IMPORTED-KEY-%08d", i))
+	}
+	for _, c := range []struct {
+		asks, whole, stored int
+		want                string
+	}{
+		{3, 100, 0, ": nothing was imported: it was interrupted"},   // while it reads
+		{150, 100, 0, ": nothing was imported: it was interrupted"}, // while it writes
+		{175, 50, 50, ": 50 of 100 licences were imported; run it again with -skip-existing: it was interrupted"},
+	} {
+		e := s.importing(nil, []string{s.importFile(lines...), "-account", s.account, "-product", "kds"})
+		e.ctx = &countdown{t.Context(), c.asks}
+		oneLine(t, importLicenses(e, c.whole, c.whole), c.want)
+		s.counts(c.stored, `SELECT count(*) FROM licenses`)
 	}
 }
 
@@ -328,11 +389,11 @@ func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	sizes, lines := longImport(1_000, 1)
+	whole, lines := longImport(1_000, 1)
 	file := s.importFile(lines...)
 	imported := make(chan error, 1)
 	go func() {
-		_, err := s.runImport(sizes, "", io.Discard, file)
+		_, err := s.runImport(whole, whole/10, "", io.Discard, file)
 		imported <- err
 	}()
 	between := 0 // writes that found a part of the licences
@@ -341,7 +402,7 @@ func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
 		s.change(func(tx *tx) error {
 			return errors.Join(named("meanwhile")(tx), tx.one(`SELECT count(*) FROM licenses`, nil, &stored))
 		})
-		if stored > 0 && stored <= sizes.whole {
+		if stored > 0 && stored <= whole {
 			between++
 		}
 		select {
@@ -359,11 +420,10 @@ func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
 func TestImport_upToTenThousandRowsIsWholeAndALongerOneGoesOnWhereItWasCutOff(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
-	sameText(t, "rows that are imported in one transaction", usualImport.whole, 10_000)
 	for more := range 2 {
 		s := newService(t)
-		sizes, lines := longImport(100, more)
-		n, file := sizes.whole+more, s.importFile(lines...)
+		whole, lines := longImport(100, more)
+		n, file := whole+more, s.importFile(lines...)
 		// The last row but one can't be stored, though nothing is wrong with it.
 		taken := licenseKey(lines[n-1]).hash()
 		s.change(func(t *tx) error {
@@ -371,17 +431,17 @@ func TestImport_upToTenThousandRowsIsWholeAndALongerOneGoesOnWhereItWasCutOff(t 
 				WHEN new.hash = x'%x' BEGIN SELECT RAISE(ABORT, 'a fault'); END`, taken))
 			return err
 		})
-		_, err := s.runImport(sizes, "", io.Discard, file)
+		_, err := s.runImport(whole, whole/10, "", io.Discard, file)
 		want, stored := fmt.Sprintf("nothing was imported: line %d: ", n), 0
 		if more > 0 {
-			stored = sizes.whole - sizes.batch
+			stored = whole - whole/10
 			want = fmt.Sprintf("%d of %d licences were imported; run it again with -skip-existing: line %d: ", stored,
 				n, n)
 		}
 		oneLine(t, err, want)
 		s.counts(stored, `SELECT count(*) FROM licenses`)
 		s.change(func(t *tx) error { _, err := t.try(`DROP TRIGGER fault`); return err })
-		out, err := s.runImport(sizes, "", io.Discard, file, "-skip-existing", "-json")
+		out, err := s.runImport(whole, whole/10, "", io.Discard, file, "-skip-existing", "-json")
 		s.check(err)
 		sameText(t, "again", out, fmt.Sprintf(`{"imported":%d,"rows":%d,"skipped":%d}`+"\n", n-stored, n, stored))
 		s.counts(n, `SELECT count(*) FROM licenses`)
@@ -437,15 +497,14 @@ func FuzzImport(f *testing.F) {
 		"};x;\"y\"\"\"\nA1B2C-D3E4F-G5H6J-K7L8M-N9P1Q;;;\n"))
 	f.Add([]byte("key\texpires_at\nSOME-KEY-0000000001\t31.12.9000\n"))
 	s := newService(f)
-	enough := errors.New("rolled back")
+	e, enough := s.importing(nil, []string{"-", "-product", "kds"}), errors.New("rolled back")
 	f.Fuzz(func(t *testing.T, file []byte) {
-		im := newImporter(s.store, s.account, "kds", usualImport)
-		im.now, im.messages = time.Now(), io.Discard
-		if err := im.read(bytes.NewReader(file)); err != nil || im.faults.err() != nil {
+		im := &licenseImporter{env: e, st: s.store, owner: ownedBy(s.account)}
+		if err := im.read(bytes.NewReader(file)); err != nil {
 			return
 		}
 		err := s.store.update(context.Background(),
-			func(t *tx) error { return errors.Join(importRows(t, im.rows, actorCommand), enough) })
+			func(tx *tx) error { return errors.Join(importRows(t.Context(), tx, im.rows, actorCommand), enough) })
 		if !errors.Is(err, enough) || strings.Contains(err.Error(), "\n") {
 			t.Fatalf("%q: %v", file, err)
 		}

@@ -131,7 +131,7 @@ func TestPlan_importKnowsPlans(t *testing.T) {
 	for want, rows := range map[string]string{
 		"with this reference already":       "AAAA-BBBB-CCCC-3,,R-2,kds",
 		"a reference must appear only once": "AAAA-BBBB-CCCC-4,,R-9,kds\nAAAA-BBBB-CCCC-5,,R-9,kds",
-		"no such plan in use":               "AAAA-BBBB-CCCC-6,pln_00000000000000000000000000,,",
+		"There is no plan with this id":     "AAAA-BBBB-CCCC-6,pln_00000000000000000000000000,,",
 		"The plan has another one":          "AAAA-BBBB-CCCC-7," + plan + ",,other",
 	} {
 		s.fails(want, take(rows)...)

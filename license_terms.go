@@ -181,25 +181,30 @@ func draftLicense(p *plan, accountID string, set change, now stamp) (*license, e
 	return l, nil
 }
 
-// sellLicense stores a new licence with a new key, and returns it. It has the terms of the plan that set names, if it
-// names one. The key is returned only here: the database keeps its hash. Errors: validation_failed, account_not_found,
-// plan_not_found, plan_retired, reference_used.
-func sellLicense(t *tx, accountID string, set change, actor string) (l *license, key string, err error) {
+// draftSale returns a licence of an account at now as a caller asks for it, with the terms of the plan that set names,
+// if any. Errors: validation_failed, plan_not_found, plan_retired, reference_used.
+func draftSale(q *queries, accountID string, set change, now stamp) (l *license, err error) {
 	var asked license
 	var p *plan
 	set.apply(asked.members())
 	if asked.PlanID != nil {
-		if p, err = t.planInUse(ownedBy(accountID), *asked.PlanID); err != nil {
-			return nil, "", err
+		if p, err = q.planInUse(ownedBy(accountID), *asked.PlanID); err != nil {
+			return nil, err
 		}
 	}
-	if l, err = draftLicense(p, accountID, set, t.now); err != nil {
+	if l, err = draftLicense(p, accountID, set, now); err != nil {
+		return nil, err
+	}
+	return l, checkReference(q, l)
+}
+
+// sellLicense stores a new licence with a new key, and returns it, see draftSale. The key is returned only here: the
+// database keeps its hash. Errors: account_not_found, those of draftSale.
+func sellLicense(t *tx, accountID string, set change, actor string) (l *license, key string, err error) {
+	if l, err = draftSale(t.queries, accountID, set, t.now); err != nil {
 		return nil, "", err
 	}
 	if err := t.openAccount(accountID); err != nil {
-		return nil, "", err
-	}
-	if err := checkReference(t.queries, l); err != nil {
 		return nil, "", err
 	}
 	key = newLicenseKey()

@@ -76,11 +76,18 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 // newEnv returns what a command of this process works with, see run.
 func newEnv(ctx context.Context, getenv func(string) string, stdout, stderr io.Writer) *env {
 	syscall.Umask(0o077) // files that are created can be read by this user only
+	getenv = withoutReturn(getenv)
 	e := &env{ctx: ctx, getenv: getenv, stdin: os.Stdin, stdout: stdout, stderr: stderr, nouns: nouns(),
 		now: time.Now, installed: installedDir, uid: os.Geteuid(), caller: callingUser(getenv),
 		canAsk: isTerminal(os.Stdin) && isTerminal(stderr)}
 	e.commands = commandsOf(e.nouns)
 	return e
+}
+
+// withoutReturn looks up environment variables, whose values have no carriage return at the end: a file of them that
+// was edited on Windows has one on each line.
+func withoutReturn(getenv func(string) string) func(string) string {
+	return func(name string) string { return strings.TrimSuffix(getenv(name), "\r") }
 }
 
 // dispatch runs the command that args name. It sets the fields of e that depend on them.

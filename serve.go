@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -130,7 +131,7 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	listener, err := listen(e.str("addr"), e.getenv)
+	listener, err := e.listen()
 	if err != nil {
 		return err
 	}
@@ -202,11 +203,11 @@ func newLogger(w io.Writer, format string) (*slog.Logger, error) {
 }
 
 // listen returns the socket that systemd passes to the process (sd_listen_fds(3)). If there
-// is none, it listens on addr.
-func listen(addr string, getenv func(string) string) (net.Listener, error) {
+// is none, it listens on -addr: a port, or unix:PATH, a socket for programs of this user and of the group of the file.
+func (e *env) listen() (listener net.Listener, err error) {
 	const firstFD = 3
-	passed := getenv("LISTEN_FDS")
-	if getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) && passed != "" && passed != "0" {
+	passed := e.getenv("LISTEN_FDS")
+	if e.getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) && passed != "" && passed != "0" {
 		f := os.NewFile(firstFD, "LISTEN_FDS")
 		defer f.Close() // FileListener duplicates it
 		listener, err := net.FileListener(f)
@@ -215,7 +216,14 @@ func listen(addr string, getenv func(string) string) (net.Listener, error) {
 		}
 		return listener, nil
 	}
-	listener, err := net.Listen("tcp", addr)
+	if path, isUnix := strings.CutPrefix(e.str("addr"), "unix:"); isUnix {
+		if path, err = e.target(path); err != nil {
+			return nil, err
+		}
+		listener, err = listenUnix(path, 0o660)
+	} else {
+		listener, err = net.Listen("tcp", e.str("addr"))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w: choose another address with -addr", err)
 	}

@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -318,7 +317,7 @@ func (e *env) writePage(r *statusReport) error {
 		err = os.Chmod(path, 0o640)
 	}
 	if err != nil {
-		return e.explainPermission(err, filepath.Join(filepath.Dir(e.files["db"]), filepath.Base(path)))
+		return e.sayAsWhom(err, nameAnother)
 	}
 	return e.print(map[string]string{"file": path}, path+": written")
 }

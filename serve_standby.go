@@ -261,7 +261,7 @@ func (b *standby) health() *healthReport {
 
 // answer answers a question of the peer.
 func (b *standby) answer(r *http.Request) (status int, kind string, body []byte) {
-	peer := clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), b.trusted)
+	peer := clientOf(r, b.trusted)
 	if v := b.askedBy.take(addressKey(peer, networkOfClient), peerRate, b.steady()); !v.ok {
 		return http.StatusTooManyRequests, "", nil
 	}

@@ -122,7 +122,7 @@ func (s *server) startStatus() (stop func()) {
 
 // serveSocket serves what the status command asks on a socket, see startStatus. start runs a goroutine.
 func serveSocket(path string, mux *http.ServeMux, log *slog.Logger, start func(func())) (stop func()) {
-	listener, err := listenUnix(path)
+	listener, err := listenUnix(path, 0o600)
 	if err != nil {
 		log.Warn("'widgetd status' can't ask this service", "error", err.Error())
 		return func() {}
@@ -133,9 +133,9 @@ func serveSocket(path string, mux *http.ServeMux, log *slog.Logger, start func(f
 	return func() { web.Close() } // which closes the listener, and that removes the socket
 }
 
-// listenUnix listens on a socket that only this user can connect to. It replaces a socket on which
+// listenUnix listens on a socket whose mode says who can connect to it beside this user. It replaces a socket on which
 // nobody listens any more, which a killed service leaves behind.
-func listenUnix(path string) (net.Listener, error) {
+func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("the path of its socket is longer than %d bytes: %s", maxSocketPath, path)
 	}
@@ -154,7 +154,7 @@ func listenUnix(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the socket: %w", err)
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
+	if err := os.Chmod(path, mode); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
 	return listener, nil

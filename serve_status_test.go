@@ -193,7 +193,7 @@ func TestStatus_printsNothingThatMovesTheCursor(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	var answer string
-	socket, err := listenUnix(socketPath(o.env["WIDGETD_DB"]))
+	socket, err := listenUnix(socketPath(o.env["WIDGETD_DB"]), 0o600)
 	must(t, err)
 	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, answer) // fails when it was enough

@@ -88,7 +88,7 @@ func (e *env) writeBackup(st *store) (path string, err error) {
 		err = st.backup(path)
 	}
 	if err != nil {
-		return "", e.explainPermission(err, filepath.Join(filepath.Dir(st.path), filepath.Base(e.args[0])))
+		return "", e.sayAsWhom(err, nameAnother)
 	}
 	if err := st.update(e.ctx, noteBackup); err != nil { // the copy is good even without the event
 		e.note("'widgetd status' will not know of this backup: %v\n", err)

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -338,13 +340,83 @@ func TestRestart_takesItsOwnLogAfterAKillAtAnyStep(t *testing.T) {
 
 func TestRestart_leavesTheSocketOfAnotherProcessAlone(t *testing.T) {
 	t.Parallel()
-	l, err := listen("127.0.0.1:0", func(name string) string {
-		return map[string]string{"LISTEN_FDS": "1", "LISTEN_PID": "1"}[name]
-	})
+	l, err := listenAt(t.TempDir(), "127.0.0.1:0")
 	must(t, err)
 	defer l.Close()
-	_, err = listen(l.Addr().String(), func(string) string { return "" })
+	_, err = listenAt(t.TempDir(), l.Addr().String())
 	oneLine(t, err, "choose another address with -addr")
+}
+
+// listenAt listens as a service does whose files are in a directory, where systemd has passed a socket to another
+// process.
+func listenAt(dir, addr string) (net.Listener, error) {
+	passed := map[string]string{"LISTEN_FDS": "1", "LISTEN_PID": "1"}
+	e := &env{getenv: func(name string) string { return passed[name] }, uid: os.Geteuid(),
+		values: map[string]string{"addr": addr}, files: map[string]string{"db": filepath.Join(dir, "widgetd.db")}}
+	return e.listen()
+}
+
+func TestListen_makesAUnixSocketWhereNobodyElseHasPutOne(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	open, path := filepath.Join(dir, "open"), filepath.Join(dir, "http.sock")
+	must(t, errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777)))
+	killed, err := net.Listen("unix", path)
+	must(t, err)
+	killed.(*net.UnixListener).SetUnlinkOnClose(false)
+	must(t, killed.Close())
+	l, err := listenAt(dir, "unix:"+path)
+	must(t, err)
+	info, err := os.Lstat(path)
+	must(t, err)
+	equal(t, "mode", info.Mode(), fs.ModeSocket|0o660)
+	for addr, want := range map[string]string{
+		path:                     "another service has its socket " + path + ": choose another address with -addr",
+		open + "/http.sock":      "others may write in " + open,
+		dir + "/widgetd.sock":    "is one of the service's own files",
+		dir + "/none/http.sock":  "no such file",
+		"/dev/null":              "address already in use: choose another address with -addr",
+		strings.Repeat("s", 107): "is longer than 107 bytes",
+	} {
+		if wrong, err := listenAt(dir, "unix:"+addr); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v, want %q", addr, wrong, err, want)
+		}
+	}
+	must(t, l.Close())
+	failIf(t, fileExists(path), "the socket is still there")
+}
+
+// The variable has the end of a line as Windows writes it.
+func TestServe_answersOnAUnixSocketUntilItStops(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	path := filepath.Join(t.TempDir(), "http.sock")
+	env := map[string]string{"WIDGETD_ADDR": "unix:" + path + "\r", "WIDGETD_LOG": "text\r",
+		"WIDGETD_DB": o.env["WIDGETD_DB"] + "\r", "WIDGETD_KEY": o.env["WIDGETD_KEY"] + "\r"}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	log, noted := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, []string{"serve"}, func(name string) string { return env[name] }, io.Discard, noted)
+		noted.Close()
+	}()
+	lines := bufio.NewScanner(log)
+	for lines.Scan() && !strings.Contains(lines.Text(), "msg=serving addr="+path) {
+		t.Log(lines.Text())
+	}
+	go io.Copy(io.Discard, log)
+	client := &http.Client{Transport: &http.Transport{Dial: func(_, _ string) (net.Conn, error) {
+		return net.Dial("unix", path)
+	}}}
+	res, err := client.Get("http://x/livez")
+	must(t, err)
+	equal(t, "status", res.StatusCode, 200)
+	must(t, res.Body.Close())
+	client.CloseIdleConnections()
+	stop()
+	must(t, <-ended)
+	failIf(t, fileExists(path), "the socket is still there")
 }
 
 func TestStop_waitsForWhatIsUnderWayAndNoLonger(t *testing.T) {
