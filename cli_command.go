@@ -85,7 +85,7 @@ var commonOptions = []option{optDB, optKey, optJSON, optWide}
 // acceptedOptions returns the common options and the command's own.
 func (c *command) acceptedOptions() []option { return slices.Concat(commonOptions, c.options) }
 
-// nargs returns how many arguments the command requires: [COMMAND] is none.
+// nargs returns how many arguments the command requires: [FILE] may be left out.
 func (c *command) nargs() int {
 	return len(strings.Fields(c.args)) - strings.Count(c.args, "[")
 }
@@ -251,7 +251,7 @@ func (e *env) take(args []string) error {
 			e.values[o.name] = e.typed[o.name]
 		}
 	}
-	if e.args = args; len(args) != e.command.nargs() {
+	if e.args = args; len(args) < e.command.nargs() || len(args) > len(strings.Fields(e.command.args)) {
 		return usageError("usage: widgetd " + e.command.usage())
 	}
 	return nil
@@ -359,10 +359,18 @@ var errDeclined = errors.New("nothing was changed: only the word yes goes on")
 // for the answer, and what is changed afterwards has to be looked up again.
 func (e *env) confirm(plan func(*queries) (string, error)) error {
 	text, err := queried(e, plan)
+	if err != nil {
+		return err
+	}
+	return e.ask(text)
+}
+
+// ask is confirm with the text itself.
+func (e *env) ask(text string) error {
 	text = printableLines(text)
 	switch {
-	case err != nil || text == "" || e.on("force"):
-		return err
+	case text == "" || e.on("force"):
+		return nil
 	case !e.canAsk:
 		e.note("warning: this %s; -force leaves out this line\n", text)
 		return nil

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -34,8 +37,11 @@ func backupMetrics(st *store) []metric {
 		}}}
 }
 
-// The option of one of these commands.
-var optNoCopy = option{name: "no-copy", help: "write no copy of the database before it is upgraded"}
+// The options of one of these commands.
+var (
+	optNoCopy  = option{name: "no-copy", help: "write no copy of the database before it is upgraded"}
+	optReplica = option{name: "replica", help: "take what Litestream has replicated, in place of a file"}
+)
 
 // The event types of the database file.
 var (
@@ -50,6 +56,9 @@ var storeCommands = []command{
 		[]option{optDryRun, optNoCopy}, upgradeCommand},
 	{"backup", "FILE", "write a checked copy of the database, also while the service runs",
 		[]option{optVerify}, backupCommand},
+	{"restore", "[FILE]", "put a checked copy in the place of the database, which is kept beside it; without a file, " +
+		"list the copies that there are, and take the number of one",
+		[]option{optReplica, optLitestreamConfig, optUnasked}, restoreCommand},
 	{"clock accept", "", "take the machine's clock for right, so that a running service goes on with what it holds",
 		nil, clockAccept},
 	{"check", "", "check the whole database and the key file, and print what is wrong", nil, checkCommand},
@@ -94,6 +103,211 @@ func (e *env) writeBackup(st *store) (path string, err error) {
 		e.note("'widgetd status' will not know of this backup: %v\n", err)
 	}
 	return path, nil
+}
+
+// restoreCommand puts a copy in the place of the database.
+func restoreCommand(e *env) error {
+	path, err := e.file("db")
+	if err != nil {
+		return err
+	}
+	db, err := filepath.Abs(linkTarget(path))
+	if err != nil {
+		return err
+	}
+	from, err := e.chooseCopy(db)
+	if err == nil {
+		err = e.refuseOpen(db)
+	}
+	if err != nil {
+		return err
+	}
+	r, err := beginRestoring(db)
+	if err != nil {
+		return err
+	}
+	defer r.dir.remove() // what stays is removed by the next one, or by a start
+	if from == "" {
+		from, err = "the replica", e.bringReplica(r)
+	} else {
+		err = r.bring(from, e.stdin)
+	}
+	if err == nil {
+		err = r.settle()
+	}
+	if err != nil {
+		return fmt.Errorf("%s can't be restored: %w", from, err)
+	}
+	next, err := e.afterRestoring(r)
+	if err != nil {
+		return err
+	}
+	lost, lostText := r.lostText()
+	if err := e.ask("puts " + from + lastEventText(r.copy) + " in the place of " + db + ". " + lostText); err != nil {
+		return err
+	}
+	if err := cmp.Or(e.ctx.Err(), e.refuseOpen(db)); err != nil { // it may have been started since
+		return err
+	}
+	aside, err := r.replace(e.now())
+	if err != nil {
+		return err
+	}
+	said := from + " is in place as " + db
+	if aside != "" {
+		said += "; what was there is in " + aside
+	}
+	return e.print(map[string]any{"file": db, "from": from, "aside": aside, "schema_version": r.version, "lost": lost,
+		"next": next}, said+". Next:\n  "+strings.Join(next, "\n  "))
+}
+
+// chooseCopy returns the file that the command names, or without one the file of the number that is typed; "": the
+// replica. Where nobody can type, it lists the files, and the error says to name one.
+func (e *env) chooseCopy(db string) (string, error) {
+	switch {
+	case e.on("replica") && len(e.args) == 0:
+		return "", nil
+	case e.on("replica"):
+		return "", usageError("name a file, or give -replica")
+	case len(e.args) > 0 && e.args[0] == "":
+		return "", usageError("the name of the file is empty")
+	case len(e.args) > 0:
+		return e.args[0], nil
+	}
+	copies := keptCopies(db)
+	if len(copies) == 0 {
+		return "", usageError("no copy is beside " + db + ": name a file, or give -replica")
+	}
+	err := printObjects(e, "N=number FILE LAST-EVENT=last_event_at KIND SIZE=bytes SCHEMA=schema_version",
+		func(member string, row *jsonValue) any {
+			switch value := memberAt(row, member); member {
+			case "bytes":
+				n, _ := strconv.ParseInt(value.raw, 10, 64)
+				return sizeText(n)
+			case "schema_version":
+				if value.raw == "0" {
+					return "damaged"
+				}
+			}
+			return nil
+		}, copies)
+	if err != nil {
+		return "", err
+	}
+	if !e.canAsk || e.on("json") {
+		return "", usageError("name one of these files, or another one: widgetd restore FILE")
+	}
+	e.note("Type the number of one: ")
+	typed := e.answered()
+	for _, kept := range copies {
+		if typed == strconv.Itoa(kept.Number) {
+			return kept.File, nil
+		}
+	}
+	return "", fmt.Errorf("nothing was changed: %q is not a number of this list", typed)
+}
+
+// refuseOpen returns an error if the service runs over a database, or another process has it open.
+func (e *env) refuseOpen(db string) error {
+	service, err := askService(e.ctx, db)
+	open := service != nil || err != nil
+	if info, err := os.Stat(db); err == nil && info.Mode().IsRegular() && !open {
+		if open, err = isOpenElsewhere(db); err != nil {
+			return err
+		}
+	}
+	if open {
+		return fmt.Errorf("the service runs, or another program has %s open: stop it, and Litestream where it runs "+
+			"('sudo systemctl stop widgetd.socket widgetd.service litestream'), and run this again", db)
+	}
+	return nil
+}
+
+// bringReplica has Litestream make the copy of what it has replicated in the epoch that the file beside the database
+// names.
+func (e *env) bringReplica(r *restoring) error {
+	in, err := readEpochFile(epochPath(r.db))
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(e.ctx, restoreLimit)
+	defer cancel()
+	_, err = runLitestream(limited, in, e.litestreamRestore(r.copy, r.db)...)
+	return err
+}
+
+// lastEventText says of when the last event of a copy is.
+func lastEventText(path string) string {
+	at, err := lastEvent(path, "mode=ro&immutable=1")
+	if err != nil || at.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(", whose last event is of %s,", at)
+}
+
+// lostText says what is lost when the copy takes the place of the database: by number with -json, and as text.
+func (r *restoring) lostText() (lost map[string]int, text string) {
+	if r.present == nil {
+		text = "There is no database now"
+		if aside := asideOf(r.db); len(aside) > 0 {
+			text += "; what was moved away from there before is " + strings.Join(aside, ", ")
+		}
+		return nil, text
+	}
+	rows, err := r.lost()
+	if err != nil {
+		return nil, "What is lost by that is not known, since the present file can't be read: " +
+			oneLineError{err}.Error()
+	}
+	lost, counts := map[string]int{}, []string{}
+	for _, row := range rows {
+		lost[row.table] = row.n
+		counts = append(counts, countedUpTo(row.n, row.one, row.many))
+	}
+	return lost, "Later than that, and lost by it: " + strings.Join(counts, ", ")
+}
+
+// afterRestoring returns what is to be done once the copy is in place, in this order.
+func (e *env) afterRestoring(r *restoring) (next []string, err error) {
+	keyFile, err := e.file("key")
+	if err != nil {
+		return nil, err
+	}
+	keys, err := loadKeyring(keyFile)
+	if err != nil {
+		next = append(next, "key: "+err.Error())
+	}
+	pair, err := readEpochFile(epochPath(r.db))
+	if err != nil {
+		return nil, err
+	}
+	if r.version < schemaVersion {
+		next = append(next, fmt.Sprintf("its schema has version %d: 'widgetd upgrade', which the service's unit runs "+
+			"before the start; to go back to the program that made it, install that one before the start", r.version))
+	} else if keys != nil {
+		err = readFile(r.copy, func(q *queries) error {
+			checks := foreignOf(e.nouns)
+			checks = append(checks, func(q *queries, keys *keyring) ([]string, error) {
+				return lackingKeys(q, keys, e.now())
+			})
+			for _, check := range checks {
+				lines, err := check(q, keys)
+				if err != nil {
+					return err
+				}
+				for _, line := range lines {
+					next = append(next, "key: "+line)
+				}
+			}
+			return nil
+		})
+	}
+	if pair.Number > 0 {
+		next = append(next, "of a pair: 'widgetd promote'")
+	}
+	return append(next, "if 'date' shows the right time: 'widgetd clock accept'",
+		"'sudo systemctl start widgetd.socket widgetd.service', and litestream where it runs",
+		"do again what was done since the copy: erase addresses, revoke tokens, suspend licences, close accounts"), err
 }
 
 // clockAccept stores the time of the machine's clock in the file, even if the stored time is later. A running

@@ -741,6 +741,11 @@ func restoreBackup(from, to string) error {
 		return err
 	}
 	defer in.Close()
+	return copyInto(to, in)
+}
+
+// copyInto copies what a reader has to a new file, mode 0600.
+func copyInto(to string, in io.Reader) error {
 	return writeAtomically(to, false, func(f *os.File) error { _, err := io.Copy(f, in); return err })
 }
 
