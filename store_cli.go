@@ -153,12 +153,13 @@ func restoreCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	said := from + " is in place as " + db
-	if aside != "" {
-		said += "; what was there is in " + aside
+	details := []detail{{"database", db}, {"copy", from}, {"before", cmp.Or(aside, "nothing was there")},
+		{"next", next[0]}}
+	for _, line := range next[1:] {
+		details = append(details, detail{"", line})
 	}
-	return e.print(map[string]any{"file": db, "from": from, "aside": aside, "schema_version": r.version, "lost": lost,
-		"next": next}, said+". Next:\n  "+strings.Join(next, "\n  "))
+	return e.printDetails(map[string]any{"file": db, "from": from, "aside": aside, "schema_version": r.version,
+		"lost": lost, "next": next}, details)
 }
 
 // chooseCopy returns the file that the command names, or without one the file of the number that is typed; "": the
@@ -180,14 +181,13 @@ func (e *env) chooseCopy(db string) (string, error) {
 	}
 	err := printObjects(e, "N=number FILE LAST-EVENT=last_event_at KIND SIZE=bytes SCHEMA=schema_version",
 		func(member string, row *jsonValue) any {
-			switch value := memberAt(row, member); member {
-			case "bytes":
-				n, _ := strconv.ParseInt(value.raw, 10, 64)
+			text := memberAt(row, member).text
+			switch {
+			case member == "bytes":
+				n, _ := strconv.ParseInt(text, 10, 64)
 				return sizeText(n)
-			case "schema_version":
-				if value.raw == "0" {
-					return "damaged"
-				}
+			case member == "schema_version" && text == "0":
+				return "damaged"
 			}
 			return nil
 		}, copies)
@@ -261,10 +261,11 @@ func (r *restoring) lostText() (lost map[string]int, text string) {
 	}
 	lost, counts := map[string]int{}, []string{}
 	for _, row := range rows {
-		lost[row.table] = row.n
-		counts = append(counts, countedUpTo(row.n, row.one, row.many))
+		if lost[row.table] = row.n; row.n > 0 {
+			counts = append(counts, countedUpTo(row.n, row.one, row.many))
+		}
 	}
-	return lost, "Later than that, and lost by it: " + strings.Join(counts, ", ")
+	return lost, "Later than that, and lost by it: " + cmp.Or(strings.Join(counts, ", "), "no row")
 }
 
 // afterRestoring returns what is to be done once the copy is in place, in this order.
@@ -411,10 +412,14 @@ func checkCommand(e *env) error {
 	if err := e.print(result, strings.Join(lines, "\n")); err != nil {
 		return err
 	}
-	if len(faults) > 0 {
-		return fmt.Errorf("faults in %s: %d", db, len(faults))
+	if len(faults) == 0 {
+		return nil
 	}
-	return nil
+	step := ""
+	if slices.ContainsFunc(faults, wantsRestore) {
+		step = ": stop the service, and put a copy in its place with 'widgetd restore'"
+	}
+	return fmt.Errorf("faults in %s: %d%s", db, len(faults), step)
 }
 
 // faultsInRows is faultsOfRows of the command's own database.

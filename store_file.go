@@ -184,7 +184,11 @@ func filesOf(db, name string) []string {
 func openFile(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no database at %s: run 'widgetd init' first, or mount the disk that holds it", path)
+		step := "run 'widgetd init' first, or mount the disk that holds it"
+		if aside := asideOf(realPath(path)); len(aside) > 0 { // a restore was killed before the copy was in place
+			step = "run 'widgetd restore': what was there is " + strings.Join(aside, ", ")
+		}
+		return nil, fmt.Errorf("no database at %s: %s", path, step)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
@@ -770,7 +774,9 @@ func inspectFile(path string, pragmas ...string) (faults, extra []string, err er
 		return []string{oneLineError{err}.Error()}, nil, nil
 	}
 	err = readFile(path, func(q *queries) (err error) {
-		if faults, err = q.faultsBy(`PRAGMA integrity_check(20)`); err != nil {
+		if faults, err = q.faultsBy(`PRAGMA integrity_check(20)`); errors.Is(err, errBusy) {
+			return err
+		} else if err != nil {
 			faults, err = append(faults, oneLineError{err}.Error()), nil
 			return err
 		}

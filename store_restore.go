@@ -259,8 +259,12 @@ func (r *restoring) lost() ([]lostRow, error) {
 	if err == nil {
 		err = checkLogBelongs(r.db)
 	}
+	options := "mode=ro"
+	if fileSize(r.db+"-wal") == 0 {
+		options += "&immutable=1" // which makes no file beside it
+	}
 	if err == nil {
-		err = readUnchanged(r.db, "mode=ro", each(func(q *queries, row *lostRow) error {
+		err = readUnchanged(r.db, options, each(func(q *queries, row *lostRow) error {
 			return q.one(`SELECT count(*) FROM `+row.table+` WHERE id > ?`, []any{row.newest}, &row.n)
 		}))
 	}
