@@ -209,7 +209,8 @@ func (p *proving) fromReplica() error {
 	limited, cancel := context.WithTimeout(p.env.ctx, restoreLimit)
 	defer cancel()
 	var restored struct{ TXID string }
-	err = p.litestream(limited, &restored, p.env.litestreamRestore(p.copy, p.db, "-json", "-integrity-check", "full")...)
+	err = p.litestream(limited, &restored,
+		p.env.litestreamRestore(p.copy, p.db, "-json", "-integrity-check", "full")...)
 	if err != nil {
 		return fmt.Errorf("restoring it fails: %w", err)
 	}

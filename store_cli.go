@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -127,15 +129,7 @@ func restoreCommand(e *env) error {
 		return err
 	}
 	defer r.dir.remove() // what stays is removed by the next one, or by a start
-	if from == "" {
-		from, err = "the replica", e.bringReplica(r)
-	} else {
-		err = r.bring(from, e.stdin)
-	}
-	if err == nil {
-		err = r.settle()
-	}
-	if err != nil {
+	if err := e.bringCopy(r, from); err != nil {
 		return fmt.Errorf("%s can't be restored: %w", from, err)
 	}
 	next, err := e.afterRestoring(r)
@@ -146,7 +140,10 @@ func restoreCommand(e *env) error {
 	if err := e.ask("puts " + from + lastEventText(r.copy) + " in the place of " + db + ". " + lostText); err != nil {
 		return err
 	}
-	if err := cmp.Or(e.ctx.Err(), e.refuseOpen(db)); err != nil { // it may have been started since
+	if e.ctx.Err() != nil {
+		return errors.New("it was stopped, and nothing was changed")
+	}
+	if err := e.refuseOpen(db); err != nil { // it may have been started since
 		return err
 	}
 	aside, err := r.replace(e.now())
@@ -162,12 +159,12 @@ func restoreCommand(e *env) error {
 		"lost": lost, "next": next}, details)
 }
 
-// chooseCopy returns the file that the command names, or without one the file of the number that is typed; "": the
-// replica. Where nobody can type, it lists the files, and the error says to name one.
+// chooseCopy returns the file that the command names, or theReplica, or without either the file of the number that is
+// typed. Where nobody can type, it lists the files, and the error says to name one.
 func (e *env) chooseCopy(db string) (string, error) {
 	switch {
 	case e.on("replica") && len(e.args) == 0:
-		return "", nil
+		return theReplica, nil
 	case e.on("replica"):
 		return "", usageError("name a file, or give -replica")
 	case len(e.args) > 0 && e.args[0] == "":
@@ -223,6 +220,25 @@ func (e *env) refuseOpen(db string) error {
 	return nil
 }
 
+// bringCopy brings the copy that was chosen to where it is made whole and checked.
+func (e *env) bringCopy(r *restoring, from string) (err error) {
+	if from == theReplica {
+		err = e.bringReplica(r)
+	} else {
+		err = r.bring(from, e.stdin)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w: what this user can't read comes by standard input: widgetd restore - <FILE", err)
+	}
+	if err == nil {
+		err = r.settle()
+	}
+	return err
+}
+
+// theReplica stands for a file where Litestream makes the copy.
+const theReplica = "the replica"
+
 // bringReplica has Litestream make the copy of what it has replicated in the epoch that the file beside the database
 // names.
 func (e *env) bringReplica(r *restoring) error {
@@ -265,7 +281,11 @@ func (r *restoring) lostText() (lost map[string]int, text string) {
 			counts = append(counts, countedUpTo(row.n, row.one, row.many))
 		}
 	}
-	return lost, "Later than that, and lost by it: " + cmp.Or(strings.Join(counts, ", "), "no row")
+	text = "Later than that, and lost by it: "
+	if r.foreign {
+		text = "That is another database, whose copy it is not, by its main account. Lost with it: "
+	}
+	return lost, text + cmp.Or(strings.Join(counts, ", "), "no row")
 }
 
 // afterRestoring returns what is to be done once the copy is in place, in this order.
@@ -475,7 +495,7 @@ func (e *env) faultsOfRows(st *store, keys *keyring) (faults []string, err error
 	return faults, nil
 }
 
-// copyNotes returns a line for each copy that upgrades have left of a database.
+// copyNotes returns a line for each copy that upgrades and restores have left of a database.
 func copyNotes(database string) []string {
 	notes := []string{}
 	for _, name := range upgradeCopies(database) {
@@ -484,6 +504,10 @@ func copyNotes(database string) []string {
 			what = "an unfinished copy of an upgrade that was stopped: remove it"
 		}
 		notes = append(notes, fmt.Sprintf("note: %s (%d KiB) is %s", name, fileSize(name)>>10, what))
+	}
+	for _, name := range asideOf(database) {
+		notes = append(notes, fmt.Sprintf("note: %s (%d KiB) was put aside by a restore: remove its directory once you "+
+			"miss nothing of it", name, fileSize(name)>>10))
 	}
 	return notes
 }

@@ -677,6 +677,11 @@ func (s *store) databaseSize() int64 { return fileSize(s.path) }
 // walSize returns the size of the write-ahead log in bytes.
 func (s *store) walSize() int64 { return fileSize(s.walPath) }
 
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // fileSize returns the size of a file in bytes; 0 if there is none.
 func fileSize(path string) int64 {
 	info, err := os.Stat(path)

@@ -387,8 +387,8 @@ func TestCheck_tellsEveryFaultAndChangesNothing(t *testing.T) {
 			failIf(t, err == nil || errors.As(err, &usage), "%v", err)
 			contains(t, out, fault.want)
 			contains(t, fmt.Sprint(err), "faults in "+db+": ")
-			if restores := strings.HasPrefix(fault.want, "integrity: "); restores !=
-				strings.HasSuffix(err.Error(), ": stop the service, and put a copy in its place with 'widgetd restore'") {
+			const step = ": stop the service, and put a copy in its place with 'widgetd restore'"
+			if strings.HasPrefix(fault.want, "integrity: ") != strings.HasSuffix(err.Error(), step) {
 				t.Errorf("it ends with %q", err)
 			}
 			if i%3 > 0 && !inFull() {

@@ -120,6 +120,7 @@ type restoring struct {
 
 	version int         // of the copy's schema
 	present fs.FileInfo // of the database; nil: there is none
+	foreign bool        // the copy is of another database, with another main account: see lost
 }
 
 // beginRestoring makes a directory for the copy. The caller removes it.
@@ -237,14 +238,21 @@ type lostRow struct {
 	n                int
 }
 
-// lost returns how many rows of the present database are later than those of the copy. The error says why that is not
-// known.
+// lost returns how many rows of the present database are later than those of the copy; all, if that is of another
+// database. The error says why that is not known.
 func (r *restoring) lost() ([]lostRow, error) {
+	mains := []string{}
 	rows := []lostRow{{table: "leads", one: "lead", many: "leads"}, {table: "orders", one: "order", many: "orders"},
 		{table: "licenses", one: "licence", many: "licences"}, {table: "events", one: "event", many: "events"}}
 	each := func(read func(q *queries, row *lostRow) error) func(q *queries) error {
 		return func(q *queries) error {
 			tables, err := q.texts(`SELECT name FROM sqlite_schema WHERE type = 'table'`)
+			if err == nil && slices.Contains(tables, "accounts") {
+				var main []string
+				main, err = q.texts(`SELECT id FROM accounts WHERE is_main = 1`)
+				mains = append(mains, main...)
+			}
+			r.foreign = len(mains) == 2 && mains[0] != mains[1]
 			for i := range rows {
 				if err == nil && slices.Contains(tables, rows[i].table) { // an older schema lacks some
 					err = read(q, &rows[i])
@@ -265,7 +273,7 @@ func (r *restoring) lost() ([]lostRow, error) {
 	}
 	if err == nil {
 		err = readUnchanged(r.db, options, each(func(q *queries, row *lostRow) error {
-			return q.one(`SELECT count(*) FROM `+row.table+` WHERE id > ?`, []any{row.newest}, &row.n)
+			return q.one(`SELECT count(*) FROM `+row.table+` WHERE ? OR id > ?`, []any{r.foreign, row.newest}, &row.n)
 		}))
 	}
 	return rows, storageError(err)
@@ -274,8 +282,8 @@ func (r *restoring) lost() ([]lostRow, error) {
 // filesAround returns the paths of what lies around a database and belongs to that file, not to the machine, and is
 // there.
 func filesAround(db string) (there []string) {
-	for _, file := range []string{db + "-journal", db + "-wal", db + "-shm", identityPath(db), identityPath(db) + ".new",
-		followerPath(db), promotingPath(db)} {
+	for _, file := range []string{db + "-journal", db + "-wal", db + "-shm", identityPath(db),
+		identityPath(db) + ".new", followerPath(db), promotingPath(db)} {
 		if _, err := os.Lstat(file); err == nil {
 			there = append(there, file)
 		}

@@ -105,8 +105,8 @@ func TestRestore_putsTheCopyOfANumberInPlaceAndKeepsWhatWasThereWithItsLog(t *te
 	}
 	aside := o.aside()
 	equal(t, "put aside", len(aside), 1)
-	equal(t, "what is there", dirNames(t, o.dir), []string{"backup", filepath.Base(filepath.Dir(aside[0])), "widgetd.db",
-		"widgetd.key"})
+	equal(t, "what is there", dirNames(t, o.dir), []string{"backup", filepath.Base(filepath.Dir(aside[0])),
+		"widgetd.db", "widgetd.key"})
 	equal(t, "what is aside", dirNames(t, filepath.Dir(aside[0])), []string{".widgetd.db-litestream", "widgetd.db",
 		"widgetd.db-identity", "widgetd.db-shm", "widgetd.db-wal"})
 	sameContent(t, "aside", wholeContent(t, aside[0]), before)
@@ -121,6 +121,10 @@ func TestRestore_putsTheCopyOfANumberInPlaceAndKeepsWhatWasThereWithItsLog(t *te
 	equal(t, "lost", back["lost"], any(map[string]any{"leads": 0., "orders": 0., "licenses": 0., "events": 0.}))
 	equal(t, "put aside", len(o.aside()), 2)
 	isSound(t, db)
+	check, _ := o.try("check")
+	contains(t, check, "note: "+aside[0]+" (", "was put aside by a restore: remove its directory")
+	contains(t, o.do("status"), "remove what a restore has put aside, once you miss nothing of it: "+aside[0])
+	contains(t, o.do("lead", "erase", "ada@example.com"), "a restore still hold it, so remove them: "+aside[0])
 }
 
 func TestRestore_refusesWhatIsNoSoundCopyAndChangesNothing(t *testing.T) {
@@ -132,7 +136,7 @@ func TestRestore_refusesWhatIsNoSoundCopyAndChangesNothing(t *testing.T) {
 		badFile{"damaged", func(t testing.TB, path string) { damage(t, path, 8192, make([]byte, 4096)...) }, ""},
 		badFile{"no release's", bySQL("PRAGMA user_version = 7"), ""},
 		badFile{"of the first version by name only", bySQL("PRAGMA user_version = 1"), ""},
-		badFile{"followed", func(t testing.TB, path string) { writeFile(t, followerPath(path), "0000000000000009") }, ""},
+		badFile{"followed", func(t testing.TB, path string) { writeFile(t, followerPath(path), "9") }, ""},
 		badFile{"without its log", func(t testing.TB, path string) { writeFile(t, path+"-shm", "") }, ""})
 	for _, bad := range bad {
 		file := filepath.Join(o.dir, "copies", "copy.db")
@@ -223,6 +227,12 @@ func TestRestore_saysWhatIsNext(t *testing.T) {
 	raw(t, file, `INSERT INTO events (id, at, type, account_id, actor, data)
 		SELECT 'evt_1', created_at, 'key.retired', id, 'command', '{"kid":"kid-1"}' FROM accounts LIMIT 1`)
 	lacks(t, o.do("restore", file), "no key file")
+	// A copy of another database, though it is later, loses everything.
+	other := operatorIn(t, t.TempDir())
+	other.do("license", "add", "-account", other.account, "-product", "kds")
+	o.do("license", "add", "-account", o.account, "-product", "kds")
+	o.do("restore", other.keepCopy("other.db"))
+	contains(t, o.noted, "is another database, whose copy it is not, by its main account. Lost with it: 1 licence, ")
 }
 
 func TestRestore_isRefusedWhileAnybodyHasTheDatabaseOpen(t *testing.T) {

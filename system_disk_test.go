@@ -170,7 +170,8 @@ func TestBackup_isTakenAndRestoredAsTheReadmeSays(t *testing.T) {
 	if len(copies) != 1 || !regexp.MustCompile(`^\d{8}T\d{6}Z\.db$`).MatchString(copies[0]) {
 		t.Fatalf("copies %q", copies)
 	}
-	steps := strings.ReplaceAll(documentBlock(t, "widgetd restore /var/lib/widgetd/backup/"), "20261121T031500Z.db", copies[0])
+	steps := strings.ReplaceAll(documentBlock(t, "widgetd restore /var/lib/widgetd/backup/"), "20261121T031500Z.db",
+		copies[0])
 	for range 2 { // what is restored may be the wrong copy
 		asked := asOnAServer(t, o, steps, nil)
 		if asked != "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n" {

@@ -11,10 +11,11 @@ import (
 // restoreKills are the system calls that a restore is killed at instead of making them.
 var restoreKills = []struct {
 	calls string
-	step  int // how many calls lie between two that are tried
+	apart int // how many calls lie between two that are tried
+	step  int // the same with -long
 }{
-	{"link,linkat", 1}, {"rename,renameat,renameat2", 1}, {"unlink,unlinkat", 3}, {"fsync,fdatasync", 4},
-	{"mkdir,mkdirat", 1}, {"pwrite64,write", 40},
+	{"rename,renameat,renameat2", 1, 1}, {"link,linkat", 6, 1}, {"unlink,unlinkat", 12, 1}, {"fsync,fdatasync", 20, 1},
+	{"mkdir,mkdirat", 6, 1}, {"pwrite64,write", 300, 40},
 }
 
 func TestRestore_killedAtAnyStepLeavesOneOfBothWholeAndNamedAndASecondOneFinishes(t *testing.T) {
@@ -32,7 +33,7 @@ func TestRestore_killedAtAnyStepLeavesOneOfBothWholeAndNamedAndASecondOneFinishe
 	before, after := wholeContent(t, killed), contentOf(t, filepath.Join(o.dir, "backup", "copy.db"), nil)
 	states, choices := map[string]int{}, random(t, 0)
 	for _, k := range restoreKills {
-		step := size(3*k.step, k.step)
+		step := size(k.apart, k.step)
 		for n := 1 + choices.IntN(step); ; n += step {
 			dir := copyFiles(t, filepath.Dir(killed))
 			must(t, os.Chmod(dir, 0o700))
@@ -65,12 +66,14 @@ func TestRestore_killedAtAnyStepLeavesOneOfBothWholeAndNamedAndASecondOneFinishe
 				t.Fatalf("%s, and once more: %v %s", what, err, out)
 			}
 			sameContent(t, what+", and once more", contentOf(t, db, nil), after)
-			failIf(t, fileExists(proofPath(db, "")) || fileSize(db+"-wal") > 0, "%s: %q are left", what, dirNames(t, dir))
+			if left := dirNames(t, dir); fileExists(proofPath(db, "")) || fileSize(db+"-wal") > 0 {
+				t.Errorf("%s: %q are left", what, left)
+			}
 			sameContent(t, what+", aside", wholeContent(t, asideOf(db)[0]), before)
 		}
 	}
 	t.Logf("killed: %v", states)
-	if states["before"] < 3 || states["between"] < size(1, 5) {
+	if states["before"] < size(1, 10) || states["between"] < size(1, 5) {
 		t.Error("that is not every moment")
 	}
 }

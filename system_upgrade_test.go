@@ -298,7 +298,8 @@ func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
 	if len(copies) != 1 {
 		t.Fatalf("copies %q", copies)
 	}
-	back := strings.ReplaceAll(documentBlock(t, "widgetd restore /var/lib/widgetd/widgetd.db.v1"), "widgetd.db"+copyOfOld, filepath.Base(copies[0]))
+	back := strings.ReplaceAll(documentBlock(t, "widgetd restore /var/lib/widgetd/widgetd.db.v1"),
+		"widgetd.db"+copyOfOld, filepath.Base(copies[0]))
 	follow(back, "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n", "the old program")
 	hasMode(t, db, 0o600)
 	sameContent(t, "gone back", contentOf(t, db, nil), before)
