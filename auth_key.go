@@ -89,11 +89,14 @@ func (e *env) keyFile() (*keyring, error) {
 }
 
 // hasIssued reports whether the database holds anything that works only with its own key file, such as issued
-// tokens. With an error, which says why that is not known, it reports true.
+// tokens, or a service runs, which has loaded that. With an error, which says why that is not known, it reports true.
 func (e *env) hasIssued() (issued bool, err error) {
 	path, err := e.file("db")
 	if err == nil && !fileExists(path) {
 		return false, nil
+	}
+	if service, _ := askService(e.ctx, path); service != nil {
+		return true, nil
 	}
 	issued, err = queried(e, func(q *queries) (bool, error) {
 		return q.hasRows(collectNouns(e.nouns, func(n *noun) []string { return n.sealed }))

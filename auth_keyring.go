@@ -161,12 +161,12 @@ var errDamagedKeys = errors.New("is damaged: restore it from a copy")
 // would not help: what was issued works only with the old ones.
 type missingKeys struct {
 	path   string
-	issued bool // the database has issued something, or nobody has looked
+	issued bool // the database has issued something, a service goes on with them, or nobody has looked
 }
 
 // Error names the file and the next step.
 func (m missingKeys) Error() string {
-	step := "run 'widgetd init' first"
+	step := "run 'widgetd init' first, or mount the disk that holds it"
 	if m.issued {
 		step = "restore it from your copy"
 	}

@@ -360,10 +360,18 @@ var errDeclined = errors.New("nothing was changed: only the word yes goes on")
 // for the answer, and what is changed afterwards has to be looked up again.
 func (e *env) confirm(plan func(*queries) (string, error)) error {
 	text, err := queried(e, plan)
+	if err != nil {
+		return err
+	}
+	return e.ask(text)
+}
+
+// ask is confirm with the text itself.
+func (e *env) ask(text string) error {
 	text = printableLines(text)
 	switch {
-	case err != nil || text == "" || e.on("force"):
-		return err
+	case text == "" || e.on("force"):
+		return nil
 	case !e.canAsk:
 		e.note("warning: this %s; -force leaves out this line\n", text)
 		return nil

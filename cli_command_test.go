@@ -553,7 +553,7 @@ func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T
 				t.Errorf("%s %q: %v is taken for a wrong command line, or it printed %s", c.name, args, err, out)
 			}
 		}
-		wrong := [][]string{{"-nonsense"}, slices.Repeat([]string{"x"}, c.nargs()+1)}
+		wrong := [][]string{{"-nonsense"}, slices.Repeat([]string{"x"}, len(strings.Fields(c.args))+1)}
 		if c.nargs() > 0 {
 			wrong = append(wrong, nil)
 		}

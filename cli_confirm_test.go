@@ -142,7 +142,7 @@ func TestConfirm_wantsATypedYesOnATerminal(t *testing.T) {
 	manyCommandsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	asked := []string{"account add", "order erase", "plan apply"} // which have tests of their own
+	asked := []string{"account add", "order erase", "plan apply", "restore"} // which have tests of their own
 	commands := s.lastingCommands()
 	before := s.dump()
 	for i, c := range commands {

@@ -77,11 +77,6 @@ func (e *env) mayInstall() bool {
 	return err == nil && info.IsDir() && (e.uid == 0 || e.uid == ownerOf(info))
 }
 
-func fileExists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
 // userName returns the name of a user, or as sudo takes a user without a name: "#1000".
 func userName(uid int) string {
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
@@ -352,8 +347,8 @@ func (e *env) eraseFromWAL(st *store, what string, erased int64) (note string, c
 	default:
 		note = what + " is neither in the database file nor in its write-ahead log any more; " + backups
 	}
-	if copies = upgradeCopies(st.path); len(copies) > 0 {
-		note += "; copies that were written before an upgrade still hold it, so remove them: " +
+	if copies = append(upgradeCopies(st.path), asideOf(realPath(st.path))...); len(copies) > 0 {
+		note += "; copies that were written before an upgrade or a restore still hold it, so remove them: " +
 			strings.Join(copies, ", ")
 	}
 	return note, append([]string{}, copies...)

@@ -24,7 +24,8 @@ var helpCommands = []command{
 var (
 	wholeTopics = []helpRow{
 		{"init", "make database and keys"}, {"serve", "run the service"}, {"status", "how the service is"},
-		{"check", "look for damage"}, {"backup", "copy the database"}, {"upgrade", "upgrade the database"},
+		{"check", "look for damage"}, {"backup", "copy the database"},
+		{"restore", "go back to a copy"}, {"upgrade", "upgrade the database"},
 		{"promote", "have the standby serve"}, {"watch", "tell what needs doing"}, {"api", "call any route"},
 		{"demo", "run with sample data"}, {"version", "print the version"}, {"help", "explain commands"},
 	}

@@ -1118,7 +1118,7 @@ func (o *operator) store(f func(*store)) {
 // database is what commands of the operator have open in common, since most of what one costs is to open it; nil: this
 // one opens the database itself, or needs it for itself.
 func (o *operator) database(args []string) *store {
-	alone := []string{"init", "promote", "upgrade", "serve", "demo"}
+	alone := []string{"init", "promote", "upgrade", "restore", "serve", "demo"}
 	moved := o.opened != nil && (o.opened.path != o.env["WIDGETD_DB"] || o.opened.filesInPlace() != nil)
 	if moved || slices.Contains(alone, args[0]) {
 		o.close()

@@ -209,7 +209,8 @@ func (p *proving) fromReplica() error {
 	limited, cancel := context.WithTimeout(p.env.ctx, restoreLimit)
 	defer cancel()
 	var restored struct{ TXID string }
-	err = p.litestream(limited, &restored, p.restoring("-json", "-integrity-check", "full")...)
+	err = p.litestream(limited, &restored,
+		p.env.litestreamRestore(p.copy, p.db, "-json", "-integrity-check", "full")...)
 	if err != nil {
 		return fmt.Errorf("restoring it fails: %w", err)
 	}
@@ -225,7 +226,7 @@ func (p *proving) awaitListed(txid uint64) error {
 		var plan struct {
 			TXID string `json:"max_txid"`
 		}
-		err := p.litestream(limited, &plan, p.restoring("-json", "-dry-run")...)
+		err := p.litestream(limited, &plan, p.env.litestreamRestore(p.copy, p.db, "-json", "-dry-run")...)
 		if has, _ := strconv.ParseUint(plan.TXID, 16, 64); err == nil && has >= txid {
 			return nil
 		}
@@ -239,13 +240,13 @@ func (p *proving) awaitListed(txid uint64) error {
 	}
 }
 
-// restoring are the arguments with which Litestream restores the database to proving.copy.
-func (p *proving) restoring(more ...string) []string {
+// litestreamRestore are the arguments with which Litestream restores a database to another path.
+func (e *env) litestreamRestore(to, db string, more ...string) []string {
 	args := append([]string{"restore"}, more...)
-	if config := p.env.str("config"); config != "" {
+	if config := e.str("config"); config != "" {
 		args = append(args, "-config", config)
 	}
-	return append(args, "-o", p.copy, p.db)
+	return append(args, "-o", to, db)
 }
 
 // litestream runs Litestream, with the epoch that names the replica, and reads the JSON that it prints, behind lines of

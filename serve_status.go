@@ -393,6 +393,9 @@ func (r *statusReport) finish(db string) {
 	if len(copies) > 0 {
 		r.ask("remove what upgrades have left, which may hold erased personal data: %s", strings.Join(copies, ", "))
 	}
+	if aside := asideOf(realPath(db)); len(aside) > 0 {
+		r.ask("remove what a restore has put aside, once you miss nothing of it: %s", strings.Join(aside, ", "))
+	}
 	if len(r.unreadable) > 0 {
 		r.ask("can't be read, so run 'widgetd check': %s", strings.Join(r.unreadable, "; "))
 	}

@@ -1,10 +1,15 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -34,8 +39,11 @@ func backupMetrics(st *store) []metric {
 		}}}
 }
 
-// The option of one of these commands.
-var optNoCopy = option{name: "no-copy", help: "write no copy of the database before it is upgraded"}
+// The options of one of these commands.
+var (
+	optNoCopy  = option{name: "no-copy", help: "write no copy of the database before it is upgraded"}
+	optReplica = option{name: "replica", help: "take what Litestream has replicated, in place of a file"}
+)
 
 // The event types of the database file.
 var (
@@ -50,6 +58,9 @@ var storeCommands = []command{
 		[]option{optDryRun, optNoCopy}, upgradeCommand},
 	{"backup", "FILE", "write a checked copy of the database, also while the service runs",
 		[]option{optVerify}, backupCommand},
+	{"restore", "[FILE]", "put a checked copy in the place of the database, which is kept beside it; without a file, " +
+		"list the copies that there are, and take the number of one",
+		[]option{optReplica, optLitestreamConfig, optUnasked}, restoreCommand},
 	{"clock accept", "", "take the machine's clock for right, so that a running service goes on with what it holds",
 		nil, clockAccept},
 	{"check", "", "check the whole database and the key file, and print what is wrong", nil, checkCommand},
@@ -94,6 +105,230 @@ func (e *env) writeBackup(st *store) (path string, err error) {
 		e.note("'widgetd status' will not know of this backup: %v\n", err)
 	}
 	return path, nil
+}
+
+// restoreCommand puts a copy in the place of the database.
+func restoreCommand(e *env) error {
+	path, err := e.file("db")
+	if err != nil {
+		return err
+	}
+	db, err := filepath.Abs(linkTarget(path))
+	if err != nil {
+		return err
+	}
+	from, err := e.chooseCopy(db)
+	if err == nil {
+		err = e.refuseOpen(db)
+	}
+	if err != nil {
+		return err
+	}
+	r, err := beginRestoring(db)
+	if err != nil {
+		return err
+	}
+	defer r.dir.remove() // what stays is removed by the next one, or by a start
+	if err := e.bringCopy(r, from); err != nil {
+		return fmt.Errorf("%s can't be restored: %w", from, err)
+	}
+	next, err := e.afterRestoring(r)
+	if err != nil {
+		return err
+	}
+	lost, lostText := r.lostText()
+	if err := e.ask("puts " + from + lastEventText(r.copy) + " in the place of " + db + ". " + lostText); err != nil {
+		return err
+	}
+	if e.ctx.Err() != nil {
+		return errors.New("it was stopped, and nothing was changed")
+	}
+	if err := e.refuseOpen(db); err != nil { // it may have been started since
+		return err
+	}
+	aside, err := r.replace(e.now())
+	if err != nil {
+		return err
+	}
+	details := []detail{{"database", db}, {"copy", from}, {"before", cmp.Or(aside, "nothing was there")},
+		{"next", next[0]}}
+	for _, line := range next[1:] {
+		details = append(details, detail{"", line})
+	}
+	return e.printDetails(map[string]any{"file": db, "from": from, "aside": aside, "schema_version": r.version,
+		"lost": lost, "next": next}, details)
+}
+
+// chooseCopy returns the file that the command names, or theReplica, or without either the file of the number that is
+// typed. Where nobody can type, it lists the files, and the error says to name one.
+func (e *env) chooseCopy(db string) (string, error) {
+	switch {
+	case e.on("replica") && len(e.args) == 0:
+		return theReplica, nil
+	case e.on("replica"):
+		return "", usageError("name a file, or give -replica")
+	case len(e.args) > 0 && e.args[0] == "":
+		return "", usageError("the name of the file is empty")
+	case len(e.args) > 0:
+		return e.args[0], nil
+	}
+	copies := keptCopies(db)
+	if len(copies) == 0 {
+		return "", usageError("no copy is beside " + db + ": name a file, or give -replica")
+	}
+	err := printObjects(e, "N=number FILE LAST-EVENT=last_event_at KIND SIZE=bytes SCHEMA=schema_version",
+		func(member string, row *jsonValue) any {
+			text := memberAt(row, member).text
+			switch {
+			case member == "bytes":
+				n, _ := strconv.ParseInt(text, 10, 64)
+				return sizeText(n)
+			case member == "schema_version" && text == "0":
+				return "damaged"
+			}
+			return nil
+		}, copies)
+	if err != nil {
+		return "", err
+	}
+	if !e.canAsk || e.on("json") {
+		return "", usageError("name one of these files, or another one: widgetd restore FILE")
+	}
+	e.note("Type the number of one: ")
+	typed := e.answered()
+	for _, kept := range copies {
+		if typed == strconv.Itoa(kept.Number) {
+			return kept.File, nil
+		}
+	}
+	return "", fmt.Errorf("nothing was changed: %q is not a number of this list", typed)
+}
+
+// refuseOpen returns an error if the service runs over a database, or another process has it open.
+func (e *env) refuseOpen(db string) error {
+	service, err := askService(e.ctx, db)
+	open := service != nil || err != nil
+	if info, err := os.Stat(db); err == nil && info.Mode().IsRegular() && !open {
+		if open, err = isOpenElsewhere(db); err != nil {
+			return err
+		}
+	}
+	if open {
+		return fmt.Errorf("the service runs, or another program has %s open: stop it, and Litestream where it runs "+
+			"('sudo systemctl stop widgetd.socket widgetd.service litestream'), and run this again", db)
+	}
+	return nil
+}
+
+// bringCopy brings the copy that was chosen to where it is made whole and checked.
+func (e *env) bringCopy(r *restoring, from string) (err error) {
+	if from == theReplica {
+		err = e.bringReplica(r)
+	} else {
+		err = r.bring(from, e.stdin)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w: what this user can't read comes by standard input: widgetd restore - <FILE", err)
+	}
+	if err == nil {
+		err = r.settle()
+	}
+	return err
+}
+
+// theReplica stands for a file where Litestream makes the copy.
+const theReplica = "the replica"
+
+// bringReplica has Litestream make the copy of what it has replicated in the epoch that the file beside the database
+// names.
+func (e *env) bringReplica(r *restoring) error {
+	in, err := readEpochFile(epochPath(r.db))
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(e.ctx, restoreLimit)
+	defer cancel()
+	_, err = runLitestream(limited, in, e.litestreamRestore(r.copy, r.db)...)
+	return err
+}
+
+// lastEventText says of when the last event of a copy is.
+func lastEventText(path string) string {
+	at, err := lastEvent(path, "mode=ro&immutable=1")
+	if err != nil || at.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(", whose last event is of %s,", at)
+}
+
+// lostText says what is lost when the copy takes the place of the database: by number with -json, and as text.
+func (r *restoring) lostText() (lost map[string]int, text string) {
+	if r.present == nil {
+		text = "There is no database now"
+		if aside := asideOf(r.db); len(aside) > 0 {
+			text += "; what was moved away from there before is " + strings.Join(aside, ", ")
+		}
+		return nil, text
+	}
+	rows, err := r.lost()
+	if err != nil {
+		return nil, "What is lost by that is not known, since the present file can't be read: " +
+			oneLineError{err}.Error()
+	}
+	lost, counts := map[string]int{}, []string{}
+	for _, row := range rows {
+		if lost[row.table] = row.n; row.n > 0 {
+			counts = append(counts, countedUpTo(row.n, row.one, row.many))
+		}
+	}
+	text = "Later than that, and lost by it: "
+	if r.foreign {
+		text = "That is another database, whose copy it is not, by its main account. Lost with it: "
+	}
+	return lost, text + cmp.Or(strings.Join(counts, ", "), "no row")
+}
+
+// afterRestoring returns what is to be done once the copy is in place, in this order.
+func (e *env) afterRestoring(r *restoring) (next []string, err error) {
+	keyFile, err := e.file("key")
+	if err != nil {
+		return nil, err
+	}
+	keys, err := loadKeyring(keyFile)
+	if err != nil {
+		next = append(next, "key: "+err.Error())
+	}
+	pair, err := readEpochFile(epochPath(r.db))
+	if err != nil {
+		return nil, err
+	}
+	if r.version < schemaVersion {
+		next = append(next, fmt.Sprintf("its schema has version %d: 'widgetd upgrade', which the service's unit runs "+
+			"before the start; to go back to the program that made it, install that one before the start", r.version))
+	} else if keys != nil {
+		err = readFile(r.copy, func(q *queries) error {
+			checks := foreignOf(e.nouns)
+			checks = append(checks, func(q *queries, keys *keyring) ([]string, error) {
+				return lackingKeys(q, keys, e.now())
+			})
+			for _, check := range checks {
+				lines, err := check(q, keys)
+				if err != nil {
+					return err
+				}
+				for _, line := range lines {
+					next = append(next, "key: "+line)
+				}
+			}
+			return nil
+		})
+	}
+	if pair.Number > 0 {
+		next = append(next, "of a pair: 'widgetd promote'")
+	}
+	return append(next, "if 'date' shows the right time: 'widgetd clock accept'",
+		"'sudo systemctl start widgetd.socket widgetd.service', and litestream where it runs",
+		"do again what was done since the copy: erase addresses, revoke tokens, suspend licences, close accounts"), err
 }
 
 // clockAccept stores the time of the machine's clock in the file, even if the stored time is later. A running
@@ -197,10 +432,14 @@ func checkCommand(e *env) error {
 	if err := e.print(result, strings.Join(lines, "\n")); err != nil {
 		return err
 	}
-	if len(faults) > 0 {
-		return fmt.Errorf("faults in %s: %d", db, len(faults))
+	if len(faults) == 0 {
+		return nil
 	}
-	return nil
+	step := ""
+	if slices.ContainsFunc(faults, wantsRestore) {
+		step = ": stop the service, and put a copy in its place with 'widgetd restore'"
+	}
+	return fmt.Errorf("faults in %s: %d%s", db, len(faults), step)
 }
 
 // faultsInRows is faultsOfRows of the command's own database.
@@ -256,7 +495,7 @@ func (e *env) faultsOfRows(st *store, keys *keyring) (faults []string, err error
 	return faults, nil
 }
 
-// copyNotes returns a line for each copy that upgrades have left of a database.
+// copyNotes returns a line for each copy that upgrades and restores have left of a database.
 func copyNotes(database string) []string {
 	notes := []string{}
 	for _, name := range upgradeCopies(database) {
@@ -265,6 +504,10 @@ func copyNotes(database string) []string {
 			what = "an unfinished copy of an upgrade that was stopped: remove it"
 		}
 		notes = append(notes, fmt.Sprintf("note: %s (%d KiB) is %s", name, fileSize(name)>>10, what))
+	}
+	for _, name := range asideOf(database) {
+		notes = append(notes, fmt.Sprintf("note: %s (%d KiB) was put aside by a restore: remove its directory once you "+
+			"miss nothing of it", name, fileSize(name)>>10))
 	}
 	return notes
 }

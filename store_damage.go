@@ -352,3 +352,11 @@ const shownOfTable = 20 // how many rows that break one rule are listed at most
 func breaksRule(fault string) bool {
 	return strings.HasPrefix(fault, checkFailed) || strings.Contains(fault, malformedJSON)
 }
+
+// wantsRestore reports whether a fault of a database file is one that only a copy mends: damage, or a table that is not
+// there.
+func wantsRestore(fault string) bool {
+	unreadable := strings.HasPrefix(fault, "integrity: ") || strings.HasPrefix(fault, "foreign keys: ")
+	return unreadable && !breaksRule(fault) || strings.Contains(fault, "restore a backup") ||
+		strings.HasPrefix(fault, "schema: table ") && strings.HasSuffix(fault, " is missing")
+}

@@ -184,7 +184,11 @@ func filesOf(db, name string) []string {
 func openFile(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no database at %s: run 'widgetd init' first, or mount the disk that holds it", path)
+		step := "run 'widgetd init' first, or mount the disk that holds it"
+		if aside := asideOf(realPath(path)); len(aside) > 0 { // a restore was killed before the copy was in place
+			step = "run 'widgetd restore': what was there is " + strings.Join(aside, ", ")
+		}
+		return nil, fmt.Errorf("no database at %s: %s", path, step)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
@@ -673,6 +677,11 @@ func (s *store) databaseSize() int64 { return fileSize(s.path) }
 // walSize returns the size of the write-ahead log in bytes.
 func (s *store) walSize() int64 { return fileSize(s.walPath) }
 
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // fileSize returns the size of a file in bytes; 0 if there is none.
 func fileSize(path string) int64 {
 	info, err := os.Stat(path)
@@ -741,6 +750,11 @@ func restoreBackup(from, to string) error {
 		return err
 	}
 	defer in.Close()
+	return copyInto(to, in)
+}
+
+// copyInto copies what a reader has to a new file, mode 0600.
+func copyInto(to string, in io.Reader) error {
 	return writeAtomically(to, false, func(f *os.File) error { _, err := io.Copy(f, in); return err })
 }
 
@@ -765,7 +779,9 @@ func inspectFile(path string, pragmas ...string) (faults, extra []string, err er
 		return []string{oneLineError{err}.Error()}, nil, nil
 	}
 	err = readFile(path, func(q *queries) (err error) {
-		if faults, err = q.faultsBy(`PRAGMA integrity_check(20)`); err != nil {
+		if faults, err = q.faultsBy(`PRAGMA integrity_check(20)`); errors.Is(err, errBusy) {
+			return err
+		} else if err != nil {
 			faults, err = append(faults, oneLineError{err}.Error()), nil
 			return err
 		}

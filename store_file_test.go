@@ -137,7 +137,7 @@ func TestFile_orKeyThatIsBadIsRefusedByServeInOneLine(t *testing.T) {
 	o := newOperator(t)
 	must(t, os.Chmod(o.env["WIDGETD_KEY"], 0o604))
 	o.fails("run 'chmod 600 "+o.env["WIDGETD_KEY"]+"'", "serve", "-addr", "127.0.0.1:0")
-	o.fails("run 'widgetd init' first, or give its path with -key",
+	o.fails("run 'widgetd init' first, or mount the disk that holds it, or give its path with -key",
 		"serve", "-addr", "127.0.0.1:0", "-key", filepath.Join(o.dir, "none"))
 }
 
@@ -387,6 +387,10 @@ func TestCheck_tellsEveryFaultAndChangesNothing(t *testing.T) {
 			failIf(t, err == nil || errors.As(err, &usage), "%v", err)
 			contains(t, out, fault.want)
 			contains(t, fmt.Sprint(err), "faults in "+db+": ")
+			const step = ": stop the service, and put a copy in its place with 'widgetd restore'"
+			if strings.HasPrefix(fault.want, "integrity: ") != strings.HasSuffix(err.Error(), step) {
+				t.Errorf("it ends with %q", err)
+			}
 			if i%3 > 0 && !inFull() {
 				return
 			}

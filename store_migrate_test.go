@@ -860,7 +860,7 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 	// These need no database, or make one.
 	without := []string{"init", "demo", "upgrade", "version", "help", "lease inspect", "key list", "key public",
 		"webhook listen", "peer ignore", "peer follow", "watch",
-		"promote"} // which upgrades it, too
+		"restore", "promote"} // which upgrades it, too
 	refused := 0
 	for _, c := range commandsOf(nouns()) {
 		if slices.Contains(without, c.name) {

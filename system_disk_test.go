@@ -170,15 +170,16 @@ func TestBackup_isTakenAndRestoredAsTheReadmeSays(t *testing.T) {
 	if len(copies) != 1 || !regexp.MustCompile(`^\d{8}T\d{6}Z\.db$`).MatchString(copies[0]) {
 		t.Fatalf("copies %q", copies)
 	}
-	steps := strings.ReplaceAll(documentBlock(t, "install -m 600 backup/"), "20261121T031500Z.db", copies[0])
+	steps := strings.ReplaceAll(documentBlock(t, "widgetd restore /var/lib/widgetd/backup/"), "20261121T031500Z.db",
+		copies[0])
 	for range 2 { // what is restored may be the wrong copy
 		asked := asOnAServer(t, o, steps, nil)
 		if asked != "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n" {
 			t.Errorf("systemd was asked %q", asked)
 		}
 	}
-	aside, err := filepath.Glob(filepath.Join(o.dir, "lost-*", "widgetd.db"))
-	if must(t, err); len(aside) != 2 {
+	aside := asideOf(o.env["WIDGETD_DB"])
+	if len(aside) != 2 {
 		t.Fatalf("put aside: %q", aside)
 	}
 	if fileExists(aside[1] + "-wal") { // that of the killed service; the other one is the first copy

@@ -100,22 +100,12 @@ func (r *replicated) loseDisk() {
 	}
 }
 
-// restore does what docs/operating.md says. On a new disk there is nothing to put aside.
-func (r *replicated) restore(newDisk bool) {
+// restore does what docs/operating.md says.
+func (r *replicated) restore() {
 	r.t.Helper()
 	program, err := exec.LookPath("litestream")
 	must(r.t, err)
-	steps := documentBlock(r.t, "litestream restore")
-	if newDisk {
-		kept := ""
-		for line := range strings.Lines(steps) {
-			if !strings.Contains(line, "mktemp -d lost") {
-				kept += line
-			}
-		}
-		steps = kept
-	}
-	asked := asOnAServer(r.t, r.o, steps,
+	asked := asOnAServer(r.t, r.o, documentBlock(r.t, "restore -replica"),
 		map[string]string{"litestream": fmt.Sprintf("LITESTREAM_CONFIG=%s exec %s \"$@\"", r.config(), program)})
 	if asked != "stop widgetd.socket widgetd.service litestream\nstart litestream widgetd.socket widgetd.service\n" {
 		r.t.Errorf("systemd was asked %q", asked)
@@ -167,7 +157,7 @@ func TestLitestream_givesBackWhatItConfirmedAfterTheDiskIsLost(t *testing.T) {
 	}
 	r.load.grows(size(10, 50))
 	r.loseDisk()
-	r.restore(true)
+	r.restore()
 	r.compare("after losing the disk")
 
 	// And the restored one is replicated again.
@@ -180,6 +170,6 @@ func TestLitestream_givesBackWhatItConfirmedAfterTheDiskIsLost(t *testing.T) {
 	r.endStream(syscall.SIGKILL)
 	r.service.stop(syscall.SIGKILL)
 	r.load.stop()
-	r.restore(false)
+	r.restore()
 	r.compare("after restoring again")
 }

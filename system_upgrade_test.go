@@ -298,16 +298,17 @@ func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
 	if len(copies) != 1 {
 		t.Fatalf("copies %q", copies)
 	}
-	back := strings.ReplaceAll(documentBlock(t, "newer=$(mktemp"), "widgetd.db"+copyOfOld, filepath.Base(copies[0]))
+	back := strings.ReplaceAll(documentBlock(t, "widgetd restore /var/lib/widgetd/widgetd.db.v1"),
+		"widgetd.db"+copyOfOld, filepath.Base(copies[0]))
 	follow(back, "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n", "the old program")
 	hasMode(t, db, 0o600)
 	sameContent(t, "gone back", contentOf(t, db, nil), before)
-	// The database with its log, which holds what was written since, its identity, and the copy.
-	aside, err := filepath.Glob(filepath.Join(o.dir, "newer-*"))
-	if must(t, err); len(aside) != 1 {
+	// The database with its log, which holds what was written since, and its identity.
+	aside := asideOf(db)
+	if len(aside) != 1 {
 		t.Fatalf("put aside: %q", aside)
 	}
-	if names := dirNames(t, aside[0]); len(names) != 5 {
+	if names := dirNames(t, filepath.Dir(aside[0])); len(names) != 4 {
 		t.Errorf("put aside: %q", names)
 	}
 }

@@ -1,0 +1,381 @@
+package main
+
+import (
+	"cmp"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// This file has how a copy takes the place of a database. The copy is made in the directory for proofs, checked there,
+// and made one file. Then the present database is moved into a directory of its own, and the copy to where it was.
+
+// The kinds of copies that are kept of a database.
+const (
+	copyOfBackup  = "backup"         // the unit for backups has written it, or somebody as the README says
+	copyOfUpgrade = "before upgrade" // an upgrade has
+	copyAside     = "put aside"      // it was the database, until another copy was restored
+)
+
+// A keptCopy is a copy of a database that lies beside it.
+type keptCopy struct {
+	Number        int    `json:"number"` // by which 'widgetd restore' takes it
+	File          string `json:"file"`
+	Kind          string `json:"kind"`
+	LastEventAt   stamp  `json:"last_event_at"` // zero: there is none, or it can't be read
+	Bytes         int64  `json:"bytes"`
+	SchemaVersion int    `json:"schema_version"` // 0: it is no database of this program, or damaged
+}
+
+// keptCopies returns the copies that lie beside a database, the newest first, and after them what was put aside.
+func keptCopies(db string) []keptCopy {
+	all, dir := []keptCopy{}, filepath.Dir(db)
+	add := func(kind string, files ...string) {
+		for _, file := range files {
+			kept := keptCopy{File: file, Kind: kind, Bytes: fileSize(file)}
+			if f, err := os.Open(file); err == nil {
+				kept.SchemaVersion, _ = headerVersion(f)
+				f.Close()
+			}
+			kept.LastEventAt, _ = lastEvent(file, "mode=ro&immutable=1")
+			all = append(all, kept)
+		}
+	}
+	in := func(pattern string) (files []string) {
+		names, _ := fs.Glob(os.DirFS(dir), pattern) // where this program can't read, there is none for it
+		for _, name := range names {
+			files = append(files, filepath.Join(dir, name))
+		}
+		return files
+	}
+	add(copyOfBackup, append(in("backup/*.db"), in("backup*.db")...)...)
+	for _, file := range upgradeCopies(db) {
+		if !draftSuffix().MatchString(strings.TrimPrefix(file, db)) {
+			add(copyOfUpgrade, file)
+		}
+	}
+	all = slices.DeleteFunc(all, func(kept keptCopy) bool { return kept.File == db })
+	newestFirst := func(a, b keptCopy) int {
+		if n := b.LastEventAt.Compare(a.LastEventAt.Time); n != 0 {
+			return n
+		}
+		return strings.Compare(b.File, a.File)
+	}
+	slices.SortFunc(all, newestFirst)
+	copies := len(all)
+	for _, file := range asideOf(db) {
+		add(copyAside, file)
+	}
+	slices.SortFunc(all[copies:], newestFirst)
+	for i := range all {
+		all[i].Number = i + 1
+	}
+	return all
+}
+
+// asideOf returns the databases that restoring has moved aside from a path.
+func asideOf(db string) (files []string) {
+	dirs, _ := fs.Glob(os.DirFS(filepath.Dir(db)), "lost-*")
+	for _, dir := range dirs {
+		if file := filepath.Join(filepath.Dir(db), dir, filepath.Base(db)); fileExists(file) {
+			files = append(files, file)
+		}
+	}
+	return files
+}
+
+// readUnchanged opens a database of any version with the options of a URI, which let nothing be written, calls f with
+// it and closes it.
+func readUnchanged(path, options string, f func(*queries) error) error {
+	db, err := sql.Open("sqlite", fileURL(path)+"?"+options+"&_pragma=busy_timeout(500)&_pragma=trusted_schema(0)")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return f(newQueries(db.PrepareContext))
+}
+
+// lastEvent returns when the last event of a database was written; zero: it has none. See readUnchanged for options.
+func lastEvent(path, options string) (at stamp, err error) {
+	err = readUnchanged(path, options, func(q *queries) (err error) {
+		at, err = oneValue[stamp](q, `SELECT at FROM events ORDER BY seq DESC LIMIT 1`)
+		return except(err, errNotFound)
+	})
+	return at, err
+}
+
+// A restoring is a copy that is to take the place of a database.
+type restoring struct {
+	db   string   // the path of the database, without links
+	dir  proofDir // where the copy is made
+	copy string   // its path there
+
+	version int         // of the copy's schema
+	present fs.FileInfo // of the database; nil: there is none
+	foreign bool        // the copy is of another database, with another main account: see lost
+}
+
+// beginRestoring makes a directory for the copy. The caller removes it.
+func beginRestoring(db string) (r *restoring, err error) {
+	r = &restoring{db: db}
+	if r.present, err = os.Stat(db); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	r.dir, err = openProofDir(proofPath(db, ""))
+	if errors.Is(err, errProofRuns) {
+		err = errors.New("another restore runs, or a proof is being made: wait for its end")
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.copy = filepath.Join(r.dir.Name(), "copy.db")
+	return r, nil
+}
+
+// bring copies a database, with what belongs to it, to where the copy is made; "-" is what stdin has. It changes
+// nothing where that lies.
+func (r *restoring) bring(from string, stdin io.Reader) error {
+	if from == "-" {
+		return copyInto(r.copy, stdin)
+	}
+	there, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if r.present != nil && os.SameFile(there, r.present) {
+		return fmt.Errorf("%s is the database itself: name a copy of it", from)
+	}
+	file, err := openFile(from)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := errors.Join(checkNotFollowed(from), checkWAL(from)); err != nil {
+		return err
+	}
+	for _, suffix := range []string{"", "-wal", "-journal"} {
+		if suffix != "" && fileSize(realPath(from)+suffix) == 0 {
+			continue
+		}
+		if err := restoreBackup(realPath(from)+suffix, r.copy+suffix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle checks the copy, by the means of its own schema, makes it one file with another identity, and with the mode
+// and the owner of the database.
+func (r *restoring) settle() error {
+	db, err := sql.Open("sqlite", fileURL(r.copy)+"?mode=rw&_pragma=trusted_schema(0)"+
+		"&_pragma=ignore_check_constraints(1)") // rows that break a rule are in a faithful copy, too
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	q := newQueries(db.PrepareContext)
+	faults, err := r.faults(q)
+	if len(faults) > 0 {
+		err = unsound(faults)
+	}
+	if err == nil && r.version == schemaVersion { // an older schema has no identity
+		_, err = db.Exec(newIdentity)
+	}
+	if err == nil {
+		_, err = oneValue[string](q, `PRAGMA journal_mode = DELETE`) // what its write-ahead log had is in the file then
+	}
+	q.close()
+	if err := errors.Join(err, db.Close()); err != nil {
+		return oneLineError{err}
+	}
+	file, err := os.OpenFile(r.copy, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if r.present != nil {
+		was := r.present.Sys().(*syscall.Stat_t)
+		if err := errors.Join(file.Chown(int(was.Uid), int(was.Gid)), file.Chmod(r.present.Mode().Perm())); err != nil {
+			return fmt.Errorf("give it the owner of the present file: %w", err)
+		}
+	}
+	return errors.Join(file.Sync(), syncDir(filepath.Dir(r.copy)))
+}
+
+// faults reads the whole copy, notes its version, and returns what is wrong with its pages, foreign keys and tables.
+// The error says why it can't be used.
+func (r *restoring) faults(q *queries) (faults []string, err error) {
+	if r.version, err = oneValue[int](q, `PRAGMA user_version`); err == nil {
+		err = versionError(r.version)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if faults, err = q.faultsBy(`PRAGMA integrity_check(20)`); err != nil || len(faults) > 0 {
+		return faults, err
+	}
+	if r.version == schemaVersion {
+		faults, _, err = diffSchema(q)
+		return faults, err
+	}
+	_, err = (&migration{queries: q, from: r.version}).checkParts(releasedSchemas[r.version])
+	return nil, err
+}
+
+// A lostRow is a kind of rows, and how many of the present database are later than the copy.
+type lostRow struct {
+	table, one, many string
+	newest           string // id in the copy; "": it has none
+	n                int
+}
+
+// lost returns how many rows of the present database are later than those of the copy; all, if that is of another
+// database. The error says why that is not known.
+func (r *restoring) lost() ([]lostRow, error) {
+	mains := []string{}
+	rows := []lostRow{{table: "leads", one: "lead", many: "leads"}, {table: "orders", one: "order", many: "orders"},
+		{table: "licenses", one: "licence", many: "licences"}, {table: "events", one: "event", many: "events"}}
+	each := func(read func(q *queries, row *lostRow) error) func(q *queries) error {
+		return func(q *queries) error {
+			tables, err := q.texts(`SELECT name FROM sqlite_schema WHERE type = 'table'`)
+			if err == nil && slices.Contains(tables, "accounts") {
+				var main []string
+				main, err = q.texts(`SELECT id FROM accounts WHERE is_main = 1`)
+				mains = append(mains, main...)
+			}
+			r.foreign = len(mains) == 2 && mains[0] != mains[1]
+			for i := range rows {
+				if err == nil && slices.Contains(tables, rows[i].table) { // an older schema lacks some
+					err = read(q, &rows[i])
+				}
+			}
+			return err
+		}
+	}
+	err := readUnchanged(r.copy, "mode=ro&immutable=1", each(func(q *queries, row *lostRow) error {
+		return q.one(`SELECT coalesce(max(id), '') FROM `+row.table, nil, &row.newest)
+	}))
+	if err == nil {
+		err = checkLogBelongs(r.db)
+	}
+	options := "mode=ro"
+	if fileSize(r.db+"-wal") == 0 {
+		options += "&immutable=1" // which makes no file beside it
+	}
+	if err == nil {
+		err = readUnchanged(r.db, options, each(func(q *queries, row *lostRow) error {
+			return q.one(`SELECT count(*) FROM `+row.table+` WHERE ? OR id > ?`, []any{r.foreign, row.newest}, &row.n)
+		}))
+	}
+	return rows, storageError(err)
+}
+
+// filesAround returns the paths of what lies around a database and belongs to that file, not to the machine, and is
+// there.
+func filesAround(db string) (there []string) {
+	for _, file := range []string{db + "-journal", db + "-wal", db + "-shm", identityPath(db),
+		identityPath(db) + ".new", followerPath(db), promotingPath(db)} {
+		if _, err := os.Lstat(file); err == nil {
+			there = append(there, file)
+		}
+	}
+	return there
+}
+
+// replace moves the database aside, with all its files, and the copy to where it was. It returns the directory that
+// the database is in then, "" if there was none. Wherever it is broken off, the database is whole, with its
+// write-ahead log, where it was or in that directory: the other files are linked there first; then its own is moved,
+// so that nobody can open it without them; and then they lose their first names. Litestream begins with all of the
+// copy, as of another database, once what it keeps beside this one is gone.
+func (r *restoring) replace(now time.Time) (aside string, err error) {
+	around, replication := filesAround(r.db), litestreamPath(r.db)
+	if r.present != nil || len(unnamedAside(r.db, around)) > 0 || fileExists(replication) {
+		if aside, err = r.moveAside(around, now); err != nil {
+			return "", fmt.Errorf("the database is where it was, and as it was: %w", err)
+		}
+	}
+	if err := r.moveIn(around, aside); err != nil {
+		return aside, fmt.Errorf("there is no database at %s now, and what was is in %s; restore again: %w", r.db,
+			filepath.Join(cmp.Or(aside, "no other place"), filepath.Base(r.db)), err)
+	}
+	return aside, nil
+}
+
+// unnamedAside returns those of the files around a database that have no second name in a directory that an earlier
+// try, which was killed, has moved it to.
+func unnamedAside(db string, around []string) (files []string) {
+	for _, file := range around {
+		info, err := os.Lstat(file)
+		named := slices.ContainsFunc(asideOf(db), func(other string) bool {
+			second, secondErr := os.Lstat(filepath.Join(filepath.Dir(other), filepath.Base(file)))
+			return err == nil && secondErr == nil && os.SameFile(info, second)
+		})
+		if !named {
+			files = append(files, file)
+		}
+	}
+	return files
+}
+
+// moveAside moves the database's own file into a new directory, once the files around it are linked there. After an
+// error everything is as it was.
+func (r *restoring) moveAside(around []string, now time.Time) (aside string, err error) {
+	dir := filepath.Dir(r.db)
+	if aside, err = os.MkdirTemp(dir, "lost-"+now.Format(time.DateOnly)+"-"); err != nil {
+		return "", err
+	}
+	for _, file := range around {
+		if err == nil {
+			err = os.Link(file, filepath.Join(aside, filepath.Base(file)))
+		}
+	}
+	if err == nil {
+		err = errors.Join(syncDir(aside), syncDir(dir))
+	}
+	if err == nil && r.present != nil {
+		err = os.Rename(r.db, filepath.Join(aside, filepath.Base(r.db)))
+	}
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(aside)) // there are only second names in it
+	}
+	return aside, nil
+}
+
+// moveIn removes the first names of what was moved aside, and moves the copy to where the database was.
+func (r *restoring) moveIn(around []string, aside string) error {
+	dir, replication := filepath.Dir(r.db), litestreamPath(r.db)
+	if aside != "" {
+		if err := errors.Join(syncDir(aside), syncDir(dir)); err != nil {
+			return err
+		}
+	}
+	for _, file := range around {
+		if err := os.Remove(file); err != nil {
+			return err
+		}
+	}
+	if fileExists(replication) {
+		if err := os.Rename(replication, filepath.Join(aside, filepath.Base(replication))); err != nil {
+			return err
+		}
+	}
+	if err := syncDir(dir); err != nil { // before the copy is there: it would be beside the log of another file
+		return err
+	}
+	if _, err := os.Lstat(r.db); err == nil {
+		return errors.New("somebody has made another one meanwhile")
+	}
+	if err := os.Rename(r.copy, r.db); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
