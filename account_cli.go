@@ -34,7 +34,7 @@ var (
 	optVATNumber = option{name: "vat-number", value: "TEXT", member: "vat_number",
 		help: "the account's VAT number on receipts; an empty one removes it"}
 	optCaptureOn = option{name: "capture-on", value: "WHEN", member: "capture_on",
-		help: "when cards are charged: accept, as soon as an order is accepted, or handover"}
+		help: "when cards are charged: as soon as an order is accepted, or at its handover", words: asTexts(captureTimes)}
 	optAcceptWithin = option{name: "accept-within", value: "MINUTES", member: "accept_within", reads: asNumber,
 		help: "after how long an authorised order that nobody accepts is released"}
 	optPhone = option{name: "phone", value: "NUMBER", member: "phone", reads: asTextOrNull,
@@ -244,7 +244,7 @@ func reportInit(e *env, db, keyFile string, made initResult) error {
 		key = "created; keep a copy elsewhere, without it every token and device lease is lost"
 	}
 	return e.print(map[string]string{"db": db, "key": keyFile, "base_url": made.base, "account_id": made.account},
-		fmt.Sprintf("%s: created\n%s: %s\nmain account: %s\nnext: %s", db, keyFile, key, made.account, next))
+		fmt.Sprintf("%s: created\n%s: %s\nmain account: %s\nnext: '%s'", db, keyFile, key, made.account, next))
 }
 
 // makeOnce runs f, which creates a file, and reports whether it did. That the file exists

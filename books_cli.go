@@ -23,7 +23,7 @@ var (
 	optCompany = option{name: "organisation", value: "ID", member: "organisation",
 		help: "the company, where access to several was granted: 'widgetd books list -json' prints them"}
 	optEntryStatus = option{name: "status", value: "STATUS", member: "status",
-		help: "at Xero: what entries become, draft or posted"}
+		help: "at Xero: what entries become", words: asTexts(entryStatuses)}
 	optSeries = option{name: "series", value: "CODE", member: "series",
 		help: "at Fortnox: the series of vouchers, which takes manual entries; best one of its own"}
 	optSendOutside = option{name: "outside", value: "yes|no", member: "outside", reads: asYesOrNo,
@@ -34,7 +34,8 @@ var (
 		help: "date of the reversal in the books; by default that of the entry"}
 	optChartDate = option{name: "date", value: "DATE", member: "date",
 		help: "for entries of this date, as each financial year at Fortnox has its own; by default of today"}
-	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state, as held"}
+	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state",
+		words: asTexts(exportStates)}
 
 	// what commands that ask the books have in common
 	ledgerOptions = append([]option{
@@ -277,18 +278,18 @@ func showPayoutPreview(e *env, answer *jsonValue) error {
 // printPreview prints the entry of a day and currency or of a payout, and what is missing.
 func (e *env) printPreview(p *bookPreviewEntry) error {
 	if p.Entry != nil {
-		fmt.Fprintln(e.stdout, printable(p.Entry.Narration))
+		e.say("%s\n", printable(p.Entry.Narration))
 		err := printObjects(e, "ACCOUNT DEBIT CREDIT TAX TEXT", amountCells("debit", "credit"), p.Entry.Lines)
 		if err != nil {
 			return err
 		}
 		if p.Difference != 0 {
-			fmt.Fprintf(e.stdout, "the books will compute %s more VAT than the orders have\n",
+			e.say("the books will compute %s more VAT than the orders have\n",
 				formatMoney(p.Difference, p.Currency))
 		}
 	}
 	for _, issue := range p.Issues {
-		fmt.Fprintf(e.stdout, "held (%s): %s\n", issue.Reason, printable(issue.Detail))
+		e.say("held (%s): %s\n", issue.Reason, printable(issue.Detail))
 	}
 	if !p.Final {
 		fmt.Fprintln(e.stdout, "it is not complete yet")

@@ -12,14 +12,16 @@ var (
 	optHomePage = option{name: "home-page", value: "URL", member: "home_page",
 		help: "its home page, for people: https://app.example"}
 	optAppKind = option{name: "kind", value: "KIND", def: appWeb, member: "kind",
-		help: "web, which runs on a server and can keep a secret, browser or installed"}
+		help:  "where it runs: on a server, which can keep a secret, in a browser, or on a device",
+		words: asTexts(registeredKinds)}
 	optRedirectURI = option{name: "redirect-uri", value: "URI,…", member: "redirect_uris", reads: asURIs,
 		help: "where people are sent back to, separated by commas (one within an address stays, unless a scheme " +
 			"follows it); for installed ones also http://127.0.0.1/back or com.example.app:/back"}
 	optAppOrigin = option{name: "origin", value: "ORIGIN,…", member: "origins", reads: asList,
 		help: "of the sites on which it runs, for the kind browser"}
 	optOwnScope = option{name: "own-scope", value: "SCOPE,…", member: "own_scope", reads: asWords,
-		help: "what it may do for the account that owns it, by client credentials; by default nothing"}
+		help:  "what it may do for the account that owns it, by client credentials; by default nothing",
+		words: appScopes}
 	optUndo = option{name: "undo", help: "no longer: only the account that owns it can agree to it then"}
 	optNow  = option{name: "now", member: "now", reads: sending(true), help: "stop taking the secret before at once"}
 )
@@ -38,7 +40,7 @@ var (
 var appCommands = []command{
 	{"app add", "NAME", "register an application that every account can agree to; its secret is shown once",
 		[]option{optAccount.says("the account that owns it"), optHomePage, optAppKind, optRedirectURI, optAppOrigin,
-			optScope.says("what it may ask for, separated by commas: " + strings.Join(appScopes, ", ")), optOwnScope,
+			optScope.says("what it may ask for, separated by commas").takes(appScopes), optOwnScope,
 		}, routeCommand{route: "POST /apps", show: showNewApp}.run},
 	{"app list", "", "list applications, newest first",
 		[]option{optAllRows, optAccount.says("show only applications of this account"), optSince, optUntil},
