@@ -34,7 +34,8 @@ var (
 	optVATNumber = option{name: "vat-number", value: "TEXT", member: "vat_number",
 		help: "the account's VAT number on receipts; an empty one removes it"}
 	optCaptureOn = option{name: "capture-on", value: "WHEN", member: "capture_on",
-		help: "when cards are charged: as soon as an order is accepted, or at its handover", words: asTexts(captureTimes)}
+		help:  "when cards are charged: as soon as an order is accepted, or at its handover",
+		words: func() []string { return asTexts(captureTimes) }}
 	optAcceptWithin = option{name: "accept-within", value: "MINUTES", member: "accept_within", reads: asNumber,
 		help: "after how long an authorised order that nobody accepts is released"}
 	optPhone = option{name: "phone", value: "NUMBER", member: "phone", reads: asTextOrNull,

@@ -23,7 +23,7 @@ var (
 	optCompany = option{name: "organisation", value: "ID", member: "organisation",
 		help: "the company, where access to several was granted: 'widgetd books list -json' prints them"}
 	optEntryStatus = option{name: "status", value: "STATUS", member: "status",
-		help: "at Xero: what entries become", words: asTexts(entryStatuses)}
+		help: "at Xero: what entries become", words: func() []string { return asTexts(entryStatuses) }}
 	optSeries = option{name: "series", value: "CODE", member: "series",
 		help: "at Fortnox: the series of vouchers, which takes manual entries; best one of its own"}
 	optSendOutside = option{name: "outside", value: "yes|no", member: "outside", reads: asYesOrNo,
@@ -35,7 +35,7 @@ var (
 	optChartDate = option{name: "date", value: "DATE", member: "date",
 		help: "for entries of this date, as each financial year at Fortnox has its own; by default of today"}
 	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state",
-		words: asTexts(exportStates)}
+		words: func() []string { return asTexts(exportStates) }}
 
 	// what commands that ask the books have in common
 	ledgerOptions = append([]option{

@@ -23,14 +23,18 @@ func (u usageError) Error() string { return string(u) }
 // An option declares a flag together with its environment variable, if it has one, its line of
 // the help and of /docs/commands.
 type option struct {
-	name        string   // of the flag: "max-devices"
-	value       string   // what the help shows as the value: "FILE"; "" for a switch
-	def         string   // the default value
-	help        string   // what the option means to the command that takes it
-	generalHelp string   // what the list of all options says in place of help; "": the same
-	words       []string // those that the value is one of, or a list of; nil: it is another
-	asks        bool     // its command asks for a typed yes without it, see confirm
-	hasVariable bool     // also read from an environment variable: those of serve, and -db, -key, -json
+	name        string // of the flag: "max-devices"
+	value       string // what the help shows as the value: "FILE"; "" for a switch
+	def         string // the default value
+	help        string // what the option means to the command that takes it
+	generalHelp string // what the list of all options says in place of help; "": the same
+
+	// The words that the value is one of, or a list of. nil: it is another. A function, since lists that are made when
+	// the program starts would make every declaration start-up code.
+	words func() []string
+
+	asks        bool // its command asks for a typed yes without it, see confirm
+	hasVariable bool // also read from an environment variable: those of serve, and -db, -key, -json
 
 	// What the option sets where its command calls a route, see routeCommand, and what it sends; nil: its text.
 	member string // "expires_at"
@@ -45,7 +49,7 @@ func (o option) says(help string) option {
 }
 
 // takes returns a copy of the option whose value is of other words.
-func (o option) takes(words []string) option {
+func (o option) takes(words func() []string) option {
 	o.words = words
 	return o
 }

@@ -93,7 +93,7 @@ func optionNamed(all []option, name string) option {
 
 // completeValue prints the values that begin as typed that an option or argument may have; before comes before each.
 func (e *env) completeValue(o option, before, typed string) error {
-	words := o.words
+	words := o.wordList()
 	if strings.Contains(o.value, "|") {
 		words = strings.Split(o.value, "|")
 	}

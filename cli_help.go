@@ -193,7 +193,15 @@ func (o option) row() helpRow {
 	if o.hasVariable {
 		text += ", " + o.variable()
 	}
-	return helpRow{o.signature(), text, o.words}
+	return helpRow{o.signature(), text, o.wordList()}
+}
+
+// wordList returns the words that the option's value is one of; nil: it is another.
+func (o option) wordList() []string {
+	if strings.Contains(o.value, "|") || o.words == nil {
+		return nil // the signature shows them
+	}
+	return o.words()
 }
 
 // writeHelpRows prints rows: a line each without a limit of the width, which grep finds whole, and else with what they
@@ -286,7 +294,7 @@ func writeOptionTable(w io.Writer, options []option) {
 	fmt.Fprint(w, "| Option | Variable | Default | Meaning |\n|---|---|---|---|\n")
 	for _, o := range options {
 		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n",
-			o.signature(), code(o.variable()), code(o.def), markdownCell(helpRow{text: o.help, words: o.words}.line()))
+			o.signature(), code(o.variable()), code(o.def), markdownCell(helpRow{text: o.help, words: o.wordList()}.line()))
 	}
 }
 
@@ -330,43 +338,46 @@ func (e *env) writeManPages(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	topics := slices.Concat(wholeTopics, nounTopics)
-	pages := map[string]string{"widgetd": e.mainManPage(topics)}
-	for _, t := range topics {
-		pages["widgetd-"+t.name] = e.manPage(t)
-	}
-	for name, page := range pages {
+	write := func(name, page string) error {
 		path := filepath.Join(dir, name+".1")
-		if err := errors.Join(os.WriteFile(path, []byte(page), 0o644), os.Chmod(path, 0o644)); err != nil {
+		return errors.Join(os.WriteFile(path, []byte(page), 0o644), os.Chmod(path, 0o644))
+	}
+	topics := slices.Concat(wholeTopics, nounTopics)
+	names := []string{"widgetd"}
+	for _, t := range topics {
+		names = append(names, "widgetd-"+t.name)
+		if err := write("widgetd-"+t.name, e.manPage(t)); err != nil {
 			return err
 		}
 	}
-	return e.print(map[string]any{"dir": dir, "pages": len(pages)}, countOf(len(pages), "page")+" written to "+dir)
+	if err := write("widgetd", e.mainManPage(slices.Sorted(slices.Values(names[1:])))); err != nil {
+		return err
+	}
+	return e.print(map[string]any{"dir": dir, "pages": len(names)}, countOf(len(names), "page")+" written to "+dir)
 }
 
-// mainManPage returns the man page of the program, which names those of the topics.
-func (e *env) mainManPage(topics []topic) string {
+// mainManPage returns the man page of the program, which names others.
+func (e *env) mainManPage(others []string) string {
 	page := e.manBegin("widgetd", "interface for widgets, leads, licences, paid orders and books") +
 		".B widgetd\n.I COMMAND\n.RI [ OPTIONS ]\n" +
-		".SH DESCRIPTION\n" + manText("One program and one SQLite file. Options go anywhere in a line; behind -- are only "+
-		"arguments. The name of an account stands for its id, and so does the end of an id.") + ".SH COMMANDS\n"
+		".SH DESCRIPTION\n" + manText("One program and one SQLite file. Options go anywhere in a line; behind -- are "+
+		"only arguments. The name of an account stands for its id, and so does the end of an id.") + ".SH COMMANDS\n"
 	for _, c := range e.commands {
 		page += manItem(c.name, c.args, c.help)
 	}
 	page += ".SH OPTIONS\nEvery command takes these, and those of its own.\n" + manOptions(commonOptions)
-	page += ".SH EXIT STATUS\n" + manItem("0", "", "it is done") + manItem("1", "", "it failed, as standard error says") +
-		manItem("2", "", "the line was wrong: nothing was done") + ".SH ENVIRONMENT\n"
+	page += ".SH EXIT STATUS\n" + manItem("0", "", "it is done") +
+		manItem("1", "", "it failed, as standard error says") + manItem("2", "", "the line was wrong: nothing was done") + ".SH ENVIRONMENT\n"
 	for _, o := range allOptions(e.commands) {
 		if o.hasVariable {
 			page += manItem(o.variable(), "", "sets -"+o.name+", unless the line does")
 		}
 	}
 	page += ".SH SEE ALSO\n"
-	slices.SortFunc(topics, func(a, b topic) int { return strings.Compare(a.name, b.name) })
-	for i, t := range topics {
-		page += ".BR " + roff("widgetd-"+t.name) + " (1)" + map[bool]string{true: ",", false: ""}[i < len(topics)-1] + "\n"
+	for _, name := range others {
+		page += ".BR " + roff(name) + " (1),\n"
 	}
-	return page
+	return strings.TrimSuffix(page, ",\n") + "\n"
 }
 
 // manPage returns the man page of the commands that begin with a topic's word.

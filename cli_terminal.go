@@ -263,8 +263,8 @@ func detailLines(details []detail, width int) (text string) {
 	return text
 }
 
-// wrap breaks a text between words into lines of at most n characters, where it can; below 1: it stays one line. What is
-// in quotes, as 'widgetd check', is one word: a command does not break, and one that is longer stands alone on its line.
+// wrap breaks a text between words into lines of at most n characters, where it can; below 1: it stays one line. What
+// is in quotes, as 'widgetd check', is one word: a command does not break, and a longer one stands alone on its line.
 func wrap(text string, n int) (lines []string) {
 	if n < 1 {
 		return []string{text}
@@ -280,8 +280,8 @@ func wrap(text string, n int) (lines []string) {
 	return append(lines, line)
 }
 
-// wordsToWrap returns the words of a text, between which it may break, see wrap. A quote begins a word and ends one, since
-// within a word it is an apostrophe; a command may have others within it. One that does not end is none.
+// wordsToWrap returns the words of a text, between which it may break, see wrap. A quote begins a word and ends one,
+// since within a word it is an apostrophe; a command may have others within it. One that does not end is none.
 func wordsToWrap(text string) (words []string) {
 	all := strings.Split(text, " ")
 	for len(all) > 0 {

@@ -62,7 +62,7 @@ var (
 		help: "end the tokens that devices have got until now, too; they keep their seats"}
 	optSkipExisting = option{name: "skip-existing", help: "leave out rows whose key the account has already"}
 	optStatus       = option{name: "status", value: "STATUS", member: "status",
-		help: "only licences that now have this status", words: asTexts(licenseStatuses)}
+		help: "only licences that now have this status", words: func() []string { return asTexts(licenseStatuses) }}
 	optSearch = option{name: "search", value: "TEXT", member: "q",
 		help: "only the licence with this key, or those with this text in product, plan, customer, " +
 			"id or the key's last symbols"}

@@ -13,7 +13,7 @@ var (
 		help: "its home page, for people: https://app.example"}
 	optAppKind = option{name: "kind", value: "KIND", def: appWeb, member: "kind",
 		help:  "where it runs: on a server, which can keep a secret, in a browser, or on a device",
-		words: asTexts(registeredKinds)}
+		words: func() []string { return asTexts(registeredKinds) }}
 	optRedirectURI = option{name: "redirect-uri", value: "URI,…", member: "redirect_uris", reads: asURIs,
 		help: "where people are sent back to, separated by commas (one within an address stays, unless a scheme " +
 			"follows it); for installed ones also http://127.0.0.1/back or com.example.app:/back"}
@@ -21,7 +21,7 @@ var (
 		help: "of the sites on which it runs, for the kind browser"}
 	optOwnScope = option{name: "own-scope", value: "SCOPE,…", member: "own_scope", reads: asWords,
 		help:  "what it may do for the account that owns it, by client credentials; by default nothing",
-		words: appScopes}
+		words: func() []string { return appScopes }}
 	optUndo = option{name: "undo", help: "no longer: only the account that owns it can agree to it then"}
 	optNow  = option{name: "now", member: "now", reads: sending(true), help: "stop taking the secret before at once"}
 )
@@ -40,7 +40,7 @@ var (
 var appCommands = []command{
 	{"app add", "NAME", "register an application that every account can agree to; its secret is shown once",
 		[]option{optAccount.says("the account that owns it"), optHomePage, optAppKind, optRedirectURI, optAppOrigin,
-			optScope.says("what it may ask for, separated by commas").takes(appScopes), optOwnScope,
+			optScope.says("what it may ask for, separated by commas").takes(func() []string { return appScopes }), optOwnScope,
 		}, routeCommand{route: "POST /apps", show: showNewApp}.run},
 	{"app list", "", "list applications, newest first",
 		[]option{optAllRows, optAccount.says("show only applications of this account"), optSince, optUntil},

@@ -26,15 +26,15 @@ var (
 	optRefundLines = option{name: "lines", value: "LINE:QUANTITY,…", member: "lines", reads: asRefundLines,
 		help: "give back these units or amounts of lines: 0:1,2=3.50", generalHelp: optLines.help}
 	optRejectReason = option{name: "reason", value: "TEXT", member: "reason", reads: asOneOf(rejectReasons),
-		help: "why", words: asTexts(rejectReasons), generalHelp: optReason.help}
+		help: "why", words: func() []string { return asTexts(rejectReasons) }, generalHelp: optReason.help}
 	optOrderState = option{name: "state", value: "STATE", member: "state", reads: asOneOf(orderStates),
-		help: "show only orders in this state", words: asTexts(orderStates)}
+		help: "show only orders in this state", words: func() []string { return asTexts(orderStates) }}
 	optReference = option{name: "reference", value: "TEXT", member: "reference",
 		help: "show only the order with this reference"}
 	optOrderSearch = option{name: "search", value: "TEXT", member: "q",
 		help: "show only orders of the last 7 days with this reference or number: 107W"}
 	optOrderMethod = option{name: "method", value: "METHOD", member: "method", reads: asOneOf(orderMethods),
-		help: "show only orders paid in this way", words: asTexts(orderMethods)}
+		help: "show only orders paid in this way", words: func() []string { return asTexts(orderMethods) }}
 )
 
 // The operator's commands on orders.

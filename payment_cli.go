@@ -21,7 +21,7 @@ var (
 
 	optMethods = option{name: "methods", value: "METHOD,…",
 		help:  "by which guests can pay at Stripe, separated by commas; without it by card",
-		words: []string{methodCard, methodTwint}}
+		words: func() []string { return []string{methodCard, methodTwint} }}
 
 	// what commands that ask a provider have in common
 	providerOptions = []option{

@@ -30,7 +30,7 @@ var (
 		generalHelp: optSince.help,
 		help:        "since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"}
 	optWebhookState = option{name: "state", value: "STATE",
-		help: "show only webhooks in this state", words: asTexts(webhookStates),
+		help: "show only webhooks in this state", words: func() []string { return asTexts(webhookStates) },
 		generalHelp: "show only what is in this state"}
 	optFailing = option{name: "failing",
 		help: "show only webhooks that did not accept what they were sent last, or were disabled for that"}
