@@ -294,7 +294,8 @@ func writeOptionTable(w io.Writer, options []option) {
 	fmt.Fprint(w, "| Option | Variable | Default | Meaning |\n|---|---|---|---|\n")
 	for _, o := range options {
 		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n",
-			o.signature(), code(o.variable()), code(o.def), markdownCell(helpRow{text: o.help, words: o.wordList()}.line()))
+			o.signature(), code(o.variable()), code(o.def),
+			markdownCell(helpRow{text: o.help, words: o.wordList()}.line()))
 	}
 }
 
@@ -367,7 +368,8 @@ func (e *env) mainManPage(others []string) string {
 	}
 	page += ".SH OPTIONS\nEvery command takes these, and those of its own.\n" + manOptions(commonOptions)
 	page += ".SH EXIT STATUS\n" + manItem("0", "", "it is done") +
-		manItem("1", "", "it failed, as standard error says") + manItem("2", "", "the line was wrong: nothing was done") + ".SH ENVIRONMENT\n"
+		manItem("1", "", "it failed, as standard error says") +
+		manItem("2", "", "the line was wrong: nothing was done") + ".SH ENVIRONMENT\n"
 	for _, o := range allOptions(e.commands) {
 		if o.hasVariable {
 			page += manItem(o.variable(), "", "sets -"+o.name+", unless the line does")

@@ -40,7 +40,7 @@ var (
 var appCommands = []command{
 	{"app add", "NAME", "register an application that every account can agree to; its secret is shown once",
 		[]option{optAccount.says("the account that owns it"), optHomePage, optAppKind, optRedirectURI, optAppOrigin,
-			optScope.says("what it may ask for, separated by commas").takes(func() []string { return appScopes }), optOwnScope,
+			optScope.says("what it may ask for, separated by commas").takes(optOwnScope.words), optOwnScope,
 		}, routeCommand{route: "POST /apps", show: showNewApp}.run},
 	{"app list", "", "list applications, newest first",
 		[]option{optAllRows, optAccount.says("show only applications of this account"), optSince, optUntil},
