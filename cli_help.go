@@ -216,7 +216,7 @@ func writeHelpRows(w io.Writer, rows []helpRow, width int) {
 	}
 	for _, r := range rows {
 		text := r.line()
-		if beside := width - longest - 2*columnGap; width > 0 {
+		if beside := max(1, width-longest-2*columnGap); width > 0 {
 			text = fitted(r.text, beside)
 			if len(r.words) > 0 {
 				text = fitted(r.text+":", beside) + inColumns(r.words, beside)
