@@ -37,8 +37,8 @@ func (e *env) complete(line []string) error {
 	case isOption:
 		dashes := typed[:min(2, len(typed)-len(strings.TrimLeft(typed, "-")))]
 		for _, o := range known {
-			if _, given := e.typed[o.name]; !given && strings.HasPrefix(dashes+o.name, typed) {
-				e.candidate(dashes+o.name, o.help)
+			if text := dashes + o.name; !e.given(o.name) && strings.HasPrefix(text, typed) {
+				e.candidate(text, o.help)
 			}
 		}
 		return nil
@@ -122,13 +122,12 @@ func (e *env) completeName(words []string, typed string) {
 			continue
 		}
 		next, means := all[len(words)], ""
-		if seen[next] = true; len(all) == len(words)+1 {
+		seen[next] = true
+		switch {
+		case len(words) == 0:
+			means = topicText(next)
+		case len(all) == len(words)+1:
 			means = c.help
-		}
-		for _, t := range slices.Concat(wholeTopics, nounTopics) {
-			if len(words) == 0 && t.name == next {
-				means = t.text
-			}
 		}
 		e.candidate(next, means)
 	}

@@ -55,6 +55,16 @@ var (
 	}
 )
 
+// topicText says what the commands that begin with a word are about.
+func topicText(word string) string {
+	for _, t := range slices.Concat(wholeTopics, nounTopics) {
+		if t.name == word {
+			return t.text
+		}
+	}
+	return ""
+}
+
 func showVersion(e *env) error {
 	return e.print(map[string]string{"version": buildName()}, buildName())
 }
@@ -339,20 +349,21 @@ func (e *env) writeManPages(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	write := func(name, page string) error {
-		path := filepath.Join(dir, name+".1")
-		return errors.Join(os.WriteFile(path, []byte(page), 0o644), os.Chmod(path, 0o644))
-	}
-	topics := slices.Concat(wholeTopics, nounTopics)
 	names := []string{"widgetd"}
-	for _, t := range topics {
+	for _, t := range slices.Concat(wholeTopics, nounTopics) {
 		names = append(names, "widgetd-"+t.name)
-		if err := write("widgetd-"+t.name, e.manPage(t)); err != nil {
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		path, page := filepath.Join(dir, name+".1"), ""
+		if _, word, ofWord := strings.Cut(name, "-"); ofWord {
+			page = e.manPage(word)
+		} else {
+			page = e.mainManPage(names[1:])
+		}
+		if err := errors.Join(os.WriteFile(path, []byte(page), 0o644), os.Chmod(path, 0o644)); err != nil {
 			return err
 		}
-	}
-	if err := write("widgetd", e.mainManPage(slices.Sorted(slices.Values(names[1:])))); err != nil {
-		return err
 	}
 	return e.print(map[string]any{"dir": dir, "pages": len(names)}, countOf(len(names), "page")+" written to "+dir)
 }
@@ -382,11 +393,11 @@ func (e *env) mainManPage(others []string) string {
 	return strings.TrimSuffix(page, ",\n") + "\n"
 }
 
-// manPage returns the man page of the commands that begin with a topic's word.
-func (e *env) manPage(t topic) string {
-	page, below := e.manBegin("widgetd-"+t.name, t.text), ""
+// manPage returns the man page of the commands that begin with a word.
+func (e *env) manPage(word string) string {
+	page, below := e.manBegin("widgetd-"+word, topicText(word)), ""
 	for _, c := range e.commands {
-		if c.name != t.name && !c.startsWith(t.name) {
+		if c.name != word && !c.startsWith(word) {
 			continue
 		}
 		if below != "" {
