@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 )
@@ -133,22 +134,26 @@ func (e *env) completeName(words []string, typed string) {
 	}
 }
 
-// printCompletion runs 'widgetd completion'.
+// printCompletion prints the script of a shell. Each asks the widgetd that its PATH finds, whatever is to be completed.
 func printCompletion(e *env) error {
-	script, known := completionScripts[e.args[0]]
-	if !known {
+	script := ""
+	switch e.args[0] {
+	case "bash":
+		script = bashCompletion
+	case "zsh":
+		script = zshCompletion
+	case "fish":
+		script = fishCompletion
+	default:
 		return usageError(unknownWord("there is no completion for", e.args[0], []string{"bash", "zsh", "fish"}).Error())
 	}
-	_, err := fmt.Fprint(e.stdout, strings.TrimPrefix(script, "\n"))
+	_, err := io.WriteString(e.stdout, script)
 	return err
 }
 
-// completionScripts are the scripts by shell. Each asks the widgetd that its PATH finds, whatever is to be completed.
-var completionScripts = map[string]string{
-	// bash takes = and : for the ends of words, also within them: what it has parted is put together, and of a
-	// candidate only what belongs to the last part is left.
-	"bash": `
-_widgetd() {
+// bash takes = and : for the ends of words, also within them: what it has parted is put together, and of a candidate
+// only what belongs to the last part is left.
+const bashCompletion = `_widgetd() {
 	local word part=' ' words=() found=()
 	for word in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
 		if ((${#words[@]})) && [[ -n $word && ($word == [=:]* || $part == *[=:]) ]]; then
@@ -168,9 +173,9 @@ _widgetd() {
 	COMPREPLY=("${found[@]#"${words[-1]%"$part"}"}")
 }
 complete -F _widgetd widgetd
-`,
-	"zsh": `
-#compdef widgetd
+`
+
+const zshCompletion = `#compdef widgetd
 _widgetd() {
 	local -a found ending
 	found=("${(@f)$(widgetd __complete "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
@@ -183,9 +188,9 @@ _widgetd() {
 	_describe command found $ending
 }
 if [[ $funcstack[1] == _widgetd ]]; then _widgetd; else compdef _widgetd widgetd; fi
-`,
-	"fish": `
-function __widgetd_complete
+`
+
+const fishCompletion = `function __widgetd_complete
 	set -l words (commandline -opc) (commandline -ct)
 	set -l found (widgetd __complete $words[2..-1] 2>/dev/null)
 	switch "$found[1]"
@@ -201,5 +206,4 @@ function __widgetd_complete
 	end
 end
 complete -c widgetd -f -a '(__widgetd_complete)'
-`,
-}
+`
