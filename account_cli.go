@@ -223,7 +223,7 @@ func reportInit(e *env, db, keyFile string, made initResult) error {
 		key = "created; keep a copy elsewhere, without it every token and device lease is lost"
 	}
 	return e.print(map[string]string{"db": db, "key": keyFile, "base_url": made.base, "account_id": made.account},
-		fmt.Sprintf("%s: created\n%s: %s\nmain account: %s\nnext: %s", db, keyFile, key, made.account, next))
+		fmt.Sprintf("%s: created\n%s: %s\nmain account: %s\nnext: '%s'", db, keyFile, key, made.account, next))
 }
 
 // listenOption returns the option with which a service listens where its base address is, " -addr 127.0.0.1:9000"; ""

@@ -135,7 +135,7 @@ func keyPublic(e *env) error {
 		}
 		kid := ring.keys[i].kid
 		row := map[string]any{"kid": kid, "signs": i == 0, "created_at": ring.keys[i].createdAt, "pem": text}
-		if err := e.print(row, keyComment(kid, stamp{})+strings.TrimSuffix(text, "\n")); err != nil {
+		if err := e.printAsIs(row, keyComment(kid, stamp{})+strings.TrimSuffix(text, "\n")); err != nil {
 			return err
 		}
 	}

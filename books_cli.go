@@ -20,7 +20,8 @@ var (
 		help: "first day of arrival of payouts that are sent on their own, or never"}
 	optHistory = option{name: "history", member: "history", reads: sending(true),
 		help: "-send-from and -payouts-from may be days that are past"}
-	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state, as held"}
+	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state",
+		words: func() []string { return asTexts(exportStates) }}
 
 	// what commands that ask the books have in common
 	ledgerOptions = append([]option{

@@ -126,6 +126,9 @@ func (r *reading) option(method string, kinds []idKind) option {
 		o.value, o.reads = "N", asNumber
 	case r.kind == jsonArray && r.each > 0:
 		o.value, o.reads = strings.TrimSuffix(lastWord, "S")+",…", asList
+		if len(r.check.words) > 0 {
+			o.words = r.wordList
+		}
 	case r.kind != jsonString:
 		return option{}
 	case r.format == "date-time" && (lastWord == "EXPIRES" || lastWord == "UNTIL"):
@@ -135,7 +138,7 @@ func (r *reading) option(method string, kinds []idKind) option {
 	case r.check.format == "date":
 		o.value, o.reads = "DATE", asDay
 	case len(r.check.words) > 0:
-		o.value, o.reads = lastWord, asOneOf(r.check.words)
+		o.value, o.reads, o.words = lastWord, asOneOf(r.check.words), r.wordList
 	case r.nullable && method == "PATCH":
 		o.reads, o.null = asTextOrNull, "an empty one"
 	case r.check.format == "uri":
@@ -148,6 +151,9 @@ func (r *reading) option(method string, kinds []idKind) option {
 	}
 	return o
 }
+
+// wordList returns the only texts that pass.
+func (r *reading) wordList() []string { return r.check.words }
 
 // routeDocument is the OpenAPI document.
 var routeDocument = sync.OnceValue(func() *jsonValue {

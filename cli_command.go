@@ -28,8 +28,13 @@ type option struct {
 	def         string // the default value
 	help        string // what the option means to the command that takes it
 	generalHelp string // what the list of all options says in place of help; "": the same
-	asks        bool   // its command asks for a typed yes without it, see confirm
-	hasVariable bool   // also read from an environment variable: those of serve, and -db, -key, -json
+
+	// The words that the value is one of, or a list of. nil: it is another. A function, since lists that are made when
+	// the program starts would make every declaration start-up code.
+	words func() []string
+
+	asks        bool // its command asks for a typed yes without it, see confirm
+	hasVariable bool // also read from an environment variable: those of serve, and -db, -key, -json
 
 	// What the option sets where its command calls a route, see routeCommand, and what it sends; nil: its text.
 	member string // "expires_at"
@@ -44,9 +49,18 @@ func (o option) says(help string) option {
 	return o
 }
 
-// general returns a copy of the option with the help text for the list of all options.
+// takes returns a copy of the option whose value is of other words.
+func (o option) takes(words func() []string) option {
+	o.words = words
+	return o
+}
+
+// general returns a copy of the option with the help text for the list of all options. Where that differs from the one
+// of a command, its words may, too.
 func (o option) general() option {
-	o.help = cmp.Or(o.generalHelp, o.help)
+	if o.generalHelp != "" {
+		o.help, o.words = o.generalHelp, nil
+	}
 	return o
 }
 
@@ -422,8 +436,13 @@ func withNextStep(err error) error {
 	return err
 }
 
-// print writes a command's result to standard output: v with -json, else text.
+// print writes a command's result to standard output: v with -json, else text, which fits the width.
 func (e *env) print(v any, text string) error {
+	return e.printAsIs(v, fitted(printableLines(text), e.width()))
+}
+
+// printAsIs is print for a text that programs read, too: its lines stay as they are.
+func (e *env) printAsIs(v any, text string) error {
 	if e.on("json") {
 		_, err := e.stdout.Write(encodeJSON(v))
 		return err

@@ -215,8 +215,8 @@ func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 	names := map[string]bool{}
 	for _, o := range options {
 		r := o.general().row()
-		if line := regexp.MustCompile("\n  " + regexp.QuoteMeta(r.name) + " +" + regexp.QuoteMeta(r.text) +
-			"\n"); !line.MatchString(all) || !strings.Contains(r.text, o.general().help) {
+		if line := regexp.MustCompile("\n  " + regexp.QuoteMeta(r.name) + " +" + regexp.QuoteMeta(r.line()) +
+			"\n"); !line.MatchString(all) || !strings.Contains(r.line(), o.general().help) {
 			t.Errorf("help does not list -%s", o.name)
 		}
 		if !used[o.name] {
@@ -241,13 +241,13 @@ func TestHelp_isThePageOfCommandsAndMarkdownToo(t *testing.T) {
 		_, own, _ := strings.Cut(page, "\n### `widgetd "+c.signature()+"`\n")
 		own, _, _ = strings.Cut(own, "\n##")
 		for _, o := range c.options {
-			contains(t, own, "\n- `"+o.signature()+"`: "+o.row().text+"\n")
+			contains(t, own, "\n- `"+o.signature()+"`: "+o.row().line()+"\n")
 			contains(t, reference, "\n| `"+o.signature()+"` |")
 		}
 		equal(t, c.name+" has options", strings.Count(own, "\n- `-"), len(c.options))
 	}
 	for _, o := range commonOptions {
-		contains(t, page, "\n- `"+o.signature()+"`: "+o.row().text+"\n")
+		contains(t, page, "\n- `"+o.signature()+"`: "+o.row().line()+"\n")
 	}
 }
 
@@ -500,7 +500,7 @@ func TestHelp_fitsAScreenAndNamesWhatEveryCommandBeginsWith(t *testing.T) {
 	}
 	equal(t, "topics", got, want)
 	for _, topic := range slices.Concat(wholeTopics, nounTopics) {
-		if !strings.Contains(screen, fmt.Sprintf("  %-9s %s", topic.name, topic.text)) || len(topic.text) > 26 {
+		if !strings.Contains(screen, fmt.Sprintf("  %-10s %s", topic.name, topic.text)) || len(topic.text) > 26 {
 			t.Errorf("the screen lacks %s, or it is too long:\n%s", topic.name, screen)
 		}
 	}

@@ -57,7 +57,7 @@ func (e *env) locate(installed bool) {
 		e.files["key"] = filepath.Join(e.installed, e.str("key"))
 	}
 	if e.isInstalled() {
-		fmt.Fprintln(e.stderr, "using", e.files["db"])
+		e.note("using %s\n", e.files["db"])
 	}
 }
 

@@ -450,7 +450,7 @@ func TestInit_makesTheInstallationWhereItsDirectoryIs(t *testing.T) {
 	t.Chdir(t.TempDir())
 	out, noted, err := runAs(t, installed, os.Geteuid(), "init")
 	if err != nil || noted != "" || !strings.Contains(out, installed+"/widgetd.key: created") ||
-		!strings.Contains(out, "next: sudo systemctl enable --now widgetd.socket widgetd.service") {
+		!strings.Contains(out, "next: 'sudo systemctl enable --now widgetd.socket widgetd.service'") {
 		t.Errorf("%q, %q, %v", out, noted, err)
 	}
 	if names := dirNames(t, installed); len(names) != 2 {

@@ -1,10 +1,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -16,20 +21,27 @@ var helpCommands = []command{
 	{"help", "[COMMAND]", "list the commands, those that begin with a word, or the options of one", []option{
 		{name: "all", help: "print all commands and all options"},
 		{name: "markdown", help: "print all commands and all options as Markdown"},
+		{name: "man", value: "DIR", help: "write man pages into a directory: widgetd.1, and one for each first word"},
 	}, showHelp},
+	{"completion", "bash|zsh|fish", "print the script by which a shell completes command lines, " +
+		"for its start: 'source <(widgetd completion bash)'", nil, printCompletion},
 }
+
+// A topic is a word with which commands begin, and what they are about.
+type topic struct{ name, text string }
 
 // What 'widgetd help' lists: the words with which commands begin, and what they are about. Those of the first
 // list are commands by themselves, those of the second take a verb.
 var (
-	wholeTopics = []helpRow{
+	wholeTopics = []topic{
 		{"init", "make database and keys"}, {"serve", "run the service"}, {"status", "how the service is"},
 		{"check", "look for damage"}, {"backup", "copy the database"},
 		{"restore", "go back to a copy"}, {"upgrade", "upgrade the database"},
 		{"promote", "have the standby serve"}, {"watch", "tell what needs doing"}, {"api", "call any route"},
 		{"demo", "run with sample data"}, {"version", "print the version"}, {"help", "explain commands"},
+		{"completion", "of lines, for shells"},
 	}
-	nounTopics = []helpRow{
+	nounTopics = []topic{
 		{"account", "accounts and settings"}, {"app", "registered applications"},
 		{"base-url", "the service's address"}, {"books", "bookkeeping connections"},
 		{"clock", "take the clock for right"}, {"device", "what uses a licence"},
@@ -44,6 +56,16 @@ var (
 	}
 )
 
+// topicText says what the commands that begin with a word are about.
+func topicText(word string) string {
+	for _, t := range slices.Concat(wholeTopics, nounTopics) {
+		if t.name == word {
+			return t.text
+		}
+	}
+	return ""
+}
+
 func showVersion(e *env) error {
 	return e.print(map[string]string{"version": buildName()}, buildName())
 }
@@ -52,6 +74,9 @@ func showHelp(e *env) error {
 	switch {
 	case e.on("markdown"):
 		return markdownHelp(e.stdout, explained(e.commands, e.nouns))
+	case e.str("man") != "":
+		e.commands = explained(e.commands, e.nouns)
+		return e.writeManPages(e.str("man"))
 	case e.on("all"):
 		return e.helpAll()
 	}
@@ -62,21 +87,30 @@ const helpBegins = "widgetd serves widgets, leads, licences, paid orders and boo
 
 // helpScreen prints the topics, on at most 23 lines of 80 columns.
 func (e *env) helpScreen(w io.Writer) error {
-	fmt.Fprint(w, helpBegins)
-	writeTopics(w, wholeTopics)
-	fmt.Fprint(w, "\nA noun takes a verb, as in 'widgetd license list':\n")
-	writeTopics(w, nounTopics)
-	fmt.Fprint(w, "\n'widgetd help license' lists its verbs, 'widgetd help -all' tells everything.\n")
+	width := e.widthOn(w)
+	fmt.Fprint(w, fitted(helpBegins, width))
+	writeTopics(w, wholeTopics, width)
+	fmt.Fprint(w, fitted("\nA noun takes a verb, as in 'widgetd license list':\n", width))
+	writeTopics(w, nounTopics, width)
+	fmt.Fprint(w, fitted("\n'widgetd help license' lists its verbs, 'widgetd help -all' tells everything.\n", width))
 	return nil
 }
 
-// writeTopics prints topics in two columns, to be read downwards.
-func writeTopics(w io.Writer, topics []helpRow) {
+// writeTopics prints topics in two columns, to be read downwards, or in one where two do not fit.
+func writeTopics(w io.Writer, topics []topic, width int) {
 	half := (len(topics) + 1) / 2
+	if width > 0 && width < 78 {
+		var rows []helpRow
+		for _, t := range topics {
+			rows = append(rows, helpRow{name: t.name, text: t.text})
+		}
+		writeHelpRows(w, rows, width)
+		return
+	}
 	for i, left := range topics[:half] {
-		line := fmt.Sprintf("  %-10s%-27s", left.name, left.text)
+		line := fmt.Sprintf("  %-11s%-26s", left.name, left.text)
 		if half+i < len(topics) {
-			line += fmt.Sprintf("  %-10s%s", topics[half+i].name, topics[half+i].text)
+			line += fmt.Sprintf("  %-11s%s", topics[half+i].name, topics[half+i].text)
 		}
 		fmt.Fprintln(w, strings.TrimRight(line, " "))
 	}
@@ -98,15 +132,15 @@ func allOptions(commands []command) []option {
 // helpAll prints all commands and all options.
 func (e *env) helpAll() error {
 	e.commands = explained(e.commands, e.nouns)
-	fmt.Fprint(e.stdout, helpBegins)
+	e.say(helpBegins)
 	e.listCommands(e.stdout, "")
-	fmt.Fprint(e.stdout, "\nThe options of all commands, some with an environment variable.\n"+
+	e.say("\nThe options of all commands, some with an environment variable.\n" +
 		"'widgetd help COMMAND' shows the options of one command:\n\n")
 	rows := []helpRow{}
 	for _, o := range allOptions(e.commands) {
 		rows = append(rows, o.general().row())
 	}
-	writeHelpRows(e.stdout, rows)
+	writeHelpRows(e.stdout, rows, e.width())
 	return nil
 }
 
@@ -118,14 +152,13 @@ func (e *env) helpOn(words []string) error {
 	c, _ := findCommand(e.commands, words)
 	switch {
 	case begins && (c == nil || c.name != name):
-		fmt.Fprintf(e.stdout, "The commands of widgetd %s:\n\n", name)
+		e.say("The commands of widgetd %s:\n\n", name)
 		e.listCommands(e.stdout, name)
-		fmt.Fprintf(e.stdout, "\n'widgetd help %s VERB' prints the options of one.\n", name)
-		return nil
+		return e.say("\n'widgetd help %s VERB' prints the options of one.\n", name)
 	case c == nil:
 		return e.unknownCommand(words)
 	}
-	fmt.Fprintf(e.stdout, "widgetd %s\n\n  %s\n\n", c.signature(), c.help)
+	e.say("widgetd %s\n\n  %s\n\n", c.signature(), c.help)
 	rows := []helpRow{}
 	for _, o := range c.options {
 		rows = append(rows, o.row())
@@ -136,23 +169,35 @@ func (e *env) helpOn(words []string) error {
 	for _, o := range commonOptions {
 		rows = append(rows, o.row())
 	}
-	writeHelpRows(e.stdout, rows)
+	writeHelpRows(e.stdout, rows, e.width())
 	return nil
 }
 
 // listCommands prints the commands whose names begin with words, or all if that is "".
 func (e *env) listCommands(w io.Writer, words string) {
+	e.commands = explained(e.commands, e.nouns)
 	rows := []helpRow{}
 	for _, c := range e.commands {
 		if words == "" || c.startsWith(words) {
-			rows = append(rows, helpRow{c.signature(), c.help})
+			rows = append(rows, helpRow{name: c.signature(), text: c.help})
 		}
 	}
-	writeHelpRows(w, rows)
+	writeHelpRows(w, rows, e.widthOn(w))
 }
 
-// A helpRow is a command or an option, and what it means. An empty one is an empty line.
-type helpRow struct{ name, text string }
+// A helpRow is a command or an option, what it means, and the words that it takes. An empty one is an empty line.
+type helpRow struct {
+	name, text string
+	words      []string
+}
+
+// line returns what the row says of its name, in one line.
+func (r helpRow) line() string {
+	if len(r.words) > 0 {
+		return r.text + ": " + strings.Join(r.words, ", ")
+	}
+	return r.text
+}
 
 // row returns what the help says of an option.
 func (o option) row() helpRow {
@@ -163,19 +208,58 @@ func (o option) row() helpRow {
 	if o.hasVariable {
 		text += ", " + o.variable()
 	}
-	return helpRow{o.signature(), text}
+	return helpRow{o.signature(), text, o.wordList()}
 }
 
-// writeHelpRows prints rows, a line each, which grep finds whole. A long name moves its text to the right.
-func writeHelpRows(w io.Writer, rows []helpRow) {
-	const most = 34 // columns of a name
-	longest := 0
+// wordList returns the words that the option's value is one of; nil: it is another.
+func (o option) wordList() []string {
+	if strings.Contains(o.value, "|") || o.words == nil {
+		return nil // the signature shows them
+	}
+	return o.words()
+}
+
+// writeHelpRows prints rows: a line each without a limit of the width, which grep finds whole, and else with what they
+// say in lines beside their names, and words in columns. A long name has a line of its own, or moves its text.
+func writeHelpRows(w io.Writer, rows []helpRow, width int) {
+	most, longest := 34, 0 // columns of a name
+	if width > 0 {
+		most = min(most, max(0, width-20)/2)
+	}
 	for _, r := range rows {
 		longest = max(longest, min(most, utf8.RuneCountInString(r.name)))
 	}
 	for _, r := range rows {
-		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("  %-*s  %s", longest, r.name, r.text), " "))
+		text := r.line()
+		if beside := max(1, width-longest-2*columnGap); width > 0 {
+			text = fitted(r.text, beside)
+			if len(r.words) > 0 {
+				text = fitted(r.text+":", beside) + inColumns(r.words, beside)
+			}
+			if utf8.RuneCountInString(r.name) > longest {
+				text = "\n" + text
+			}
+		}
+		text = strings.ReplaceAll(text, "\n", "\n"+strings.Repeat(" ", longest+2*columnGap))
+		line, below, _ := strings.Cut(fmt.Sprintf("  %-*s  %s", longest, r.name, text), "\n")
+		fmt.Fprintln(w, strings.TrimRight(strings.TrimRight(line, " ")+"\n"+below, "\n"))
 	}
+}
+
+// inColumns returns words in lines that fit a width, each after a line break, below each other.
+func inColumns(words []string, width int) (text string) {
+	widest := 0
+	for _, word := range words {
+		widest = max(widest, len(word))
+	}
+	line := ""
+	for i, word := range words {
+		if i%max(1, (width+columnGap)/(widest+columnGap)) == 0 {
+			text, line = strings.TrimRight(text+line, " ")+"\n", ""
+		}
+		line += fmt.Sprintf("%-*s", widest+columnGap, word)
+	}
+	return strings.TrimRight(text+line, " ")
 }
 
 // markdownHelp prints all commands, the options of each, and all options as Markdown (GitHub's, which
@@ -225,7 +309,8 @@ func writeOptionTable(w io.Writer, options []option) {
 	fmt.Fprint(w, "| Option | Variable | Default | Meaning |\n|---|---|---|---|\n")
 	for _, o := range options {
 		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n",
-			o.signature(), code(o.variable()), code(o.def), markdownCell(o.help))
+			o.signature(), code(o.variable()), code(o.def),
+			markdownCell(helpRow{text: o.help, words: o.wordList()}.line()))
 	}
 }
 
@@ -261,4 +346,119 @@ func (e *env) unknownCommand(words []string) error {
 		step = "did you mean 'widgetd " + meant + "'?"
 	}
 	return usageError(fmt.Sprintf("there is no command %q: %s", typed, step))
+}
+
+// writeManPages writes man pages into a directory: one for the program, and one for each first word of its commands.
+// SOURCE_DATE_EPOCH dates them, if it is set, as for other builders: nothing else depends on when they are made.
+func (e *env) writeManPages(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	names := []string{"widgetd"}
+	for _, t := range slices.Concat(wholeTopics, nounTopics) {
+		names = append(names, "widgetd-"+t.name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		path, page := filepath.Join(dir, name+".1"), ""
+		if _, word, ofWord := strings.Cut(name, "-"); ofWord {
+			page = e.manPage(word)
+		} else {
+			page = e.mainManPage(names[1:])
+		}
+		if err := errors.Join(os.WriteFile(path, []byte(page), 0o644), os.Chmod(path, 0o644)); err != nil {
+			return err
+		}
+	}
+	return e.print(map[string]any{"dir": dir, "pages": len(names)}, countOf(len(names), "page")+" written to "+dir)
+}
+
+// mainManPage returns the man page of the program, which names others.
+func (e *env) mainManPage(others []string) string {
+	page := e.manBegin("widgetd", "interface for widgets, leads, licences, paid orders and books") +
+		".B widgetd\n.I COMMAND\n.RI [ OPTIONS ]\n" +
+		".SH DESCRIPTION\n" + manText("One program and one SQLite file. Options go anywhere in a line; behind -- are "+
+		"only arguments. The name of an account stands for its id, and so does the end of an id.") + ".SH COMMANDS\n"
+	for _, c := range e.commands {
+		page += manItem(c.name, c.args, c.help)
+	}
+	page += ".SH OPTIONS\nEvery command takes these, and those of its own.\n" + manOptions(commonOptions)
+	page += ".SH EXIT STATUS\n" + manItem("0", "", "it is done") +
+		manItem("1", "", "it failed, as standard error says") +
+		manItem("2", "", "the line was wrong: nothing was done") + ".SH ENVIRONMENT\n"
+	for _, o := range allOptions(e.commands) {
+		if o.hasVariable {
+			page += manItem(o.variable(), "", "sets -"+o.name+", unless the line does")
+		}
+	}
+	page += ".SH SEE ALSO\n"
+	for _, name := range others {
+		page += ".BR " + roff(name) + " (1),\n"
+	}
+	return strings.TrimSuffix(page, ",\n") + "\n"
+}
+
+// manPage returns the man page of the commands that begin with a word.
+func (e *env) manPage(word string) string {
+	page, below := e.manBegin("widgetd-"+word, topicText(word)), ""
+	for _, c := range e.commands {
+		if c.name != word && !c.startsWith(word) {
+			continue
+		}
+		if below != "" {
+			page += ".br\n"
+		}
+		page += manTerm("widgetd "+c.name, c.args) + "\n"
+		below += ".SS " + roff("widgetd "+c.signature()) + "\n" + manText(c.help) + manOptions(c.options)
+	}
+	return page + ".SH DESCRIPTION\n" + below + ".SH OPTIONS\nEvery command takes these, too.\n" +
+		manOptions(commonOptions) + ".SH SEE ALSO\n.BR widgetd (1)\n"
+}
+
+// manBegin returns the beginning of a man page, up to its synopsis.
+func (e *env) manBegin(name, does string) string {
+	date := ""
+	if seconds, err := strconv.ParseInt(e.getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
+		date = time.Unix(seconds, 0).UTC().Format(time.DateOnly)
+	}
+	version, _, _ := strings.Cut(buildName(), " ")
+	return fmt.Sprintf(".TH %s 1 \"%s\" \"%s\" \"User Commands\"\n.nh\n.ad l\n.SH NAME\n%s \\- %s\n.SH SYNOPSIS\n",
+		roff(strings.ToUpper(name)), date, roff("widgetd "+version), roff(name), roff(does))
+}
+
+// manOptions returns options as a man page lists them.
+func manOptions(options []option) (list string) {
+	for _, o := range options {
+		list += manItem("-"+o.name, o.value, o.row().line())
+	}
+	return list
+}
+
+// manItem returns an item of a list: a name, a placeholder, and what they mean.
+func manItem(name, value, means string) string {
+	return ".TP\n" + manTerm(name, value) + "\n" + manText(means)
+}
+
+// manTerm returns a name in bold and a placeholder in italics.
+func manTerm(name, value string) string {
+	if value == "" {
+		return `\fB` + roff(name) + `\fR`
+	}
+	return `\fB` + roff(name) + `\fR \fI` + roff(value) + `\fR`
+}
+
+// manText returns a text as lines of a man page, which does not break commands in quotes.
+func manText(text string) string {
+	words := wordsToWrap(text)
+	for i, word := range words {
+		words[i] = strings.ReplaceAll(roff(word), " ", `\~`)
+	}
+	lines := strings.Join(wrap(strings.Join(words, " "), 80), "\n")
+	return strings.ReplaceAll("\n"+lines, "\n.", "\n\\&.")[1:] + "\n"
+}
+
+// roff returns a text as it stands within a line of roff.
+func roff(text string) string {
+	return strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, `"`, `\(dq`, "`", "\\(ga", "^", `\(ha`, "~", `\(ti`,
+		"…", "...").Replace(text)
 }

@@ -27,7 +27,8 @@ var (
 	optLitestream = option{name: "litestream", help: "Litestream replicates the database and checkpoints it",
 		hasVariable: true}
 	optLog = option{name: "log", value: "FORMAT", def: "text",
-		help: "format of the log on standard error: text or json", hasVariable: true}
+		help: "format of the log on standard error", hasVariable: true,
+		words: func() []string { return []string{"text", "json"} }}
 	optAccount = option{name: "account", value: accountPlaceholder, member: "account_id",
 		help: "name or id of an account; where one is needed, by default the main account"}
 	optForce   = option{name: "force", help: "do what the command would otherwise refuse"}
@@ -55,7 +56,7 @@ var (
 			"who runs the command can read, with lines of what the provider gave: " +
 			"key=rk_live_… for stripe; client_id=, client_secret=, subscription_key= and merchant_serial= for vipps"}
 	optScope = option{name: "scope", value: "SCOPE,…", member: "scope", reads: asWords,
-		help: "what the token may do, separated by commas: " + strings.Join(grantableScopes, ", ")}
+		help: "what the token may do, separated by commas", words: func() []string { return grantableScopes }}
 )
 
 // commaList returns the elements of an option's value, separated by commas or spaces.

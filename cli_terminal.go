@@ -19,11 +19,14 @@ import (
 
 // width returns how many columns the output has: those of its terminal, else COLUMNS. It returns 0 if there is no
 // limit: elsewhere, so that grep finds every cell, and with -wide.
-func (e *env) width() int {
+func (e *env) width() int { return e.widthOn(e.stdout) }
+
+// widthOn is width for one of the two outputs.
+func (e *env) widthOn(stream io.Writer) int {
 	if e.on("wide") {
 		return 0
 	}
-	return widthOf(e.stdout, e.getenv)
+	return widthOf(stream, e.getenv)
 }
 
 // widthOf is width for any stream.
@@ -41,11 +44,22 @@ func (e *env) note(format string, args ...any) {
 	fmt.Fprint(e.stderr, fitted(fmt.Sprintf(format, args...), widthOf(e.stderr, e.getenv)))
 }
 
-// fitted breaks the lines of a text between words, see wrap.
+// say prints lines for people on standard output, which fit its width.
+func (e *env) say(format string, args ...any) error {
+	_, err := io.WriteString(e.stdout, fitted(fmt.Sprintf(format, args...), e.width()))
+	return err
+}
+
+// fitted breaks the lines of a text between words, see wrap. What goes on below keeps the spaces that its line begins
+// with.
 func fitted(text string, width int) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
-		lines[i] = strings.Join(wrap(line, width), "\n")
+		words := strings.TrimLeft(line, " ")
+		indent := line[:len(line)-len(words)]
+		if width > 0 {
+			lines[i] = indent + strings.Join(wrap(words, max(1, width-len(indent))), "\n"+indent)
+		}
 	}
 	return strings.Join(lines, "\n")
 }
@@ -249,13 +263,14 @@ func detailLines(details []detail, width int) (text string) {
 	return text
 }
 
-// wrap breaks a text between words into lines of at most n characters, where it can; below 1: it stays one line.
+// wrap breaks a text between words into lines of at most n characters, where it can; below 1: it stays one line. What
+// is in quotes, as 'widgetd check', is one word: a command does not break, and a longer one stands alone on its line.
 func wrap(text string, n int) (lines []string) {
 	if n < 1 {
 		return []string{text}
 	}
 	line := ""
-	for _, word := range strings.Split(text, " ") {
+	for _, word := range wordsToWrap(text) {
 		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > n {
 			lines, line = append(lines, line), word
 		} else {
@@ -263,6 +278,30 @@ func wrap(text string, n int) (lines []string) {
 		}
 	}
 	return append(lines, line)
+}
+
+// wordsToWrap returns the words of a text, between which it may break, see wrap. A quote begins a word and ends one,
+// since within a word it is an apostrophe; a command may have others within it. One that does not end is none.
+func wordsToWrap(text string) (words []string) {
+	all := strings.Split(text, " ")
+	for len(all) > 0 {
+		n, open := 1, 0
+		for i, word := range all {
+			if strings.HasPrefix(strings.TrimLeft(word, "("), "'") {
+				open++
+			}
+			if open == 0 { // the text's first word begins no quote
+				break
+			}
+			end := strings.TrimRight(word, ".,;:?!)")
+			if open -= len(end) - len(strings.TrimRight(end, "'")); open <= 0 {
+				n = i + 1
+				break
+			}
+		}
+		words, all = append(words, strings.Join(all[:n], " ")), all[n:]
+	}
+	return words
 }
 
 // membersOf returns the members of a JSON object, as details.

@@ -176,6 +176,25 @@ func TestError_breaksBetweenWordsOnATerminal(t *testing.T) {
 	equal(t, "elsewhere", fitted("a line that nobody breaks\nand another", 0), "a line that nobody breaks\nand another")
 }
 
+func TestText_breaksBetweenWordsAndNeverWithinACommand(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"as 'widgetd key add' adds":             "as\n'widgetd key add'\nadds",
+		"see ('widgetd key add'), then go":      "see\n('widgetd key add'),\nthen go",
+		"run 'widgetd account list -json' now":  "run\n'widgetd account list -json'\nnow",
+		"'widgetd order list -account 'a b'' x": "'widgetd order list -account 'a b''\nx",
+		"the guests' own 'list of names":        "the guests' own\n'list of names",
+		"it isn't one's own, it's the other's":  "it isn't one's\nown, it's the\nother's",
+		"  - indented text goes on":             "  - indented\n  text goes on",
+		"two  spaces  stay":                     "two  spaces \nstay",
+		"":                                      "",
+		"Type yes to go: ":                      "Type yes to go: ",
+	} {
+		equal(t, text, fitted(text, 16), want)
+		equal(t, text+", without a limit", fitted(text, 0), text)
+	}
+}
+
 func TestAccount_isShownWithItsAddressInLines(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)

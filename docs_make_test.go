@@ -197,7 +197,7 @@ func (c command) Signature() string { return c.signature() }
 func (c command) Help() string      { return c.help }
 func (c command) Options() []option { return c.options }
 func (o option) Signature() string  { return o.signature() }
-func (o option) Text() string       { return o.row().text }
+func (o option) Text() string       { return o.row().line() }
 
 // groupCommands groups commands by their first words, in their order.
 func groupCommands(all []command) (groups []docsCommands) {

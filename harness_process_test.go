@@ -215,7 +215,8 @@ func builtProgram(t testing.TB) string {
 
 // programsOfTests are the programs that tests run, and of those that may be too old the oldest that will do.
 var programsOfTests = map[string]string{
-	"base64": "", "chromedriver": "", "chromium": "", "curl": "", "jq": "", "litestream": "", "node": "", "od": "",
+	"base64": "", "bash": "", "chromedriver": "", "chromium": "", "curl": "", "jq": "", "litestream": "", "node": "",
+	"od":      "",
 	"openssl": "", "prlimit": "", "promtool": "", "python3": "", "script": "", "setpriv": "", "sh": "", "strace": "",
 	"stripe-mock": "", "stty": "", "timeout": "", "sqlite3": "3.37", // the first that knows STRICT tables
 }

@@ -273,7 +273,7 @@ func leaseInspect(e *env) error {
 		result := map[string]any{"holds": fault == "", "fault": fault, "claims": trusted}
 		return cmp.Or(e.print(result, ""), invalid)
 	}
-	if explainLease(e.stdout, token); invalid != nil {
+	if e.explainLease(token); invalid != nil {
 		return invalid
 	}
 	left := time.Unix(c.Expires, 0).Sub(e.now())
@@ -281,10 +281,10 @@ func leaseInspect(e *env) error {
 	if left >= 48*time.Hour {
 		until = fmt.Sprintf("%.0f days", left.Hours()/24)
 	}
-	fmt.Fprintf(e.stdout, "\nThe lease is valid: its signature is right, and it expires in %s.\n", until)
+	e.say("\nThe lease is valid: its signature is right, and it expires in %s.\n", until)
 	for _, name := range []string{"fingerprint", "audience"} {
 		if e.str(name) == "" {
-			fmt.Fprintf(e.stdout, "Not compared, because -%s is not given: the %s.\n", name, name)
+			e.say("Not compared, because -%s is not given: the %s.\n", name, name)
 		}
 	}
 	return nil
@@ -292,7 +292,11 @@ func leaseInspect(e *env) error {
 
 // explainLease prints the header and the claims of a token as far as they can be parsed,
 // whether or not its signature is valid.
-func explainLease(w io.Writer, token string) {
+func (e *env) explainLease(token string) {
+	width, beside := e.width(), 44 // columns of what a claim says, beside what it means
+	if width > 0 && width < 110 {
+		beside = 0
+	}
 	parts := strings.Split(token, ".")
 	for i, title := range []string{"header", "claims"} {
 		if i >= len(parts) {
@@ -301,18 +305,19 @@ func explainLease(w io.Writer, token string) {
 		raw, ok := decodeSegment(parts[i])
 		v, err := parseJSON(raw)
 		if !ok || err != nil {
-			fmt.Fprintf(w, "%s: can't be read\n", title)
+			e.say("%s: can't be read\n", title)
 			continue
 		}
 		if title == "header" {
 			for _, m := range v.members {
-				fmt.Fprintf(w, "%-10s %s\n", printable(m.name), printable(m.value.text))
+				e.say("%-10s %s\n", printable(m.name), printable(m.value.text))
 			}
 			continue
 		}
 		for _, line := range claimMeanings {
 			if m, there := v.member(line.claim); there {
-				fmt.Fprintf(w, "%-10s %-44s %s\n", line.claim, claimText(line.claim, m), line.meaning)
+				text := fmt.Sprintf("%-*s %s", beside, claimText(line.claim, m), line.meaning)
+				io.WriteString(e.stdout, detailLines([]detail{{fmt.Sprintf("%-9s", line.claim), text}}, width))
 			}
 		}
 	}

@@ -92,6 +92,9 @@ func withoutReturn(getenv func(string) string) func(string) string {
 
 // dispatch runs the command that args name. It sets the fields of e that depend on them.
 func (e *env) dispatch(args []string) error {
+	if len(args) > 0 && args[0] == completeCommand {
+		return e.complete(args[1:])
+	}
 	known := append(allOptions(e.commands), option{name: "help"}, option{name: "h"}, option{name: "version"},
 		option{name: "v"})
 	words, err := e.readLine(args, known)
@@ -103,6 +106,7 @@ func (e *env) dispatch(args []string) error {
 		delete(e.typed, "v")
 		words = []string{"version"}
 	}
+	e.values = e.typed // as far as help reads them
 	help := e.given("help") || e.given("h")
 	if len(words) > 1 && words[0] == "help" {
 		words, help = words[1:], true

@@ -10,14 +10,16 @@ import (
 // The options of these commands.
 var (
 	optAppKind = option{name: "kind", value: "KIND", def: appWeb, member: "kind",
-		help: "web, which runs on a server and can keep a secret, browser or installed"}
+		help:  "where it runs: on a server, which can keep a secret, in a browser, or on a device",
+		words: func() []string { return asTexts(registeredKinds) }}
 	optRedirectURI = option{name: "redirect-uri", value: "URI,…", member: "redirect_uris", reads: asURIs,
 		help: "where people are sent back to, separated by commas (one within an address stays, unless a scheme " +
 			"follows it); for installed ones also http://127.0.0.1/back or com.example.app:/back"}
 	optAppOrigin = option{name: "origin", value: "ORIGIN,…", member: "origins", reads: asList,
 		help: "of the sites on which it runs, for the kind browser"}
 	optOwnScope = option{name: "own-scope", value: "SCOPE,…", member: "own_scope", reads: asWords,
-		help: "what it may do for the account that owns it, by client credentials; by default nothing"}
+		help:  "what it may do for the account that owns it, by client credentials; by default nothing",
+		words: func() []string { return appScopes }}
 	optUndo = option{name: "undo", help: "no longer: only the account that owns it can agree to it then"}
 )
 
@@ -36,7 +38,7 @@ var appRouteCommands = []routeCommand{
 	{name: "app add", route: "POST /apps", args: "NAME",
 		help: "register an application that every account can agree to; its secret is shown once",
 		options: []option{optAppKind, optRedirectURI, optAppOrigin,
-			optScope.says("what it may ask for, separated by commas: " + strings.Join(appScopes, ", ")), optOwnScope},
+			optScope.says("what it may ask for, separated by commas").takes(optOwnScope.words), optOwnScope},
 		show: showNewApp},
 	{name: "app list", route: "GET /apps", rows: &listCommand{short: true, prefix: "app", columns: "ID NAME KIND " +
 		"VERIFIED=verified_at SCOPE HOME-PAGE=home_page ACCOUNT=account_id"}},

@@ -20,7 +20,8 @@ var (
 		help: "base address of Vipps MobilePay, for tests and its sandbox", hasVariable: true}
 
 	optMethods = option{name: "methods", value: "METHOD,…",
-		help: "by which guests can pay at Stripe: card (which it is without this), twint, or both"}
+		help:  "by which guests can pay at Stripe, separated by commas; without it by card",
+		words: func() []string { return []string{methodCard, methodTwint} }}
 
 	// what commands that ask a provider have in common
 	providerOptions = []option{
@@ -310,7 +311,7 @@ func paymentList(e *env) error {
 		pages: whole(read)}.run(e)
 	for _, id := range unreadable {
 		if err == nil && !e.on("json") {
-			_, err = fmt.Fprintln(e.stdout, sealedElsewhere(id))
+			err = e.say("%s\n", sealedElsewhere(id))
 		}
 	}
 	return err

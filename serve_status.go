@@ -448,7 +448,7 @@ func (r *statusReport) printVerdict(e *env, service *serviceStatus) error {
 	if service == nil || service.Health == healthFail {
 		status = exitNotRunning
 	}
-	err := e.print(map[string]any{"status": status, "needs_doing": r.members["needs_doing"]}, printable(text))
+	err := e.printAsIs(map[string]any{"status": status, "needs_doing": r.members["needs_doing"]}, printable(text))
 	if err != nil || status == 0 {
 		return err
 	}

@@ -26,7 +26,7 @@ var (
 		generalHelp: optSince.help,
 		help:        "since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"}
 	optWebhookState = option{name: "state", value: "STATE",
-		help:        "show only webhooks in this state: pending, enabled or disabled",
+		help: "show only webhooks in this state", words: func() []string { return asTexts(webhookStates) },
 		generalHelp: "show only what is in this state"}
 	optFailing = option{name: "failing",
 		help: "show only webhooks that did not accept what they were sent last, or were disabled for that"}
@@ -218,7 +218,7 @@ func webhookListen(e *env) error {
 	receiver := &webhookReceiver{secret: secret, status: status, out: e.stdout, now: e.now, json: e.on("json")}
 	web := &http.Server{Handler: receiver, ReadHeaderTimeout: listenTimeout, ReadTimeout: listenTimeout,
 		WriteTimeout: listenTimeout, MaxHeaderBytes: maxOutboundHeader}
-	fmt.Fprintf(e.stderr, "listening on http://%s; end with Ctrl-C\n", listener.Addr())
+	e.note("listening on http://%s; end with Ctrl-C\n", listener.Addr())
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(e.ctx, func() {
 		drain, cancel := context.WithTimeout(context.Background(), listenTimeout)

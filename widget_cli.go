@@ -14,7 +14,7 @@ var (
 	optWidget = option{name: "widget", value: "WIDGET",
 		help: "show one widget, with its items and pages; by default all"}
 	optInterval = option{name: "interval", value: "UNIT", def: "day",
-		help: "what a bar covers: day, week (from Monday on) or month"}
+		help: "what a bar covers; weeks begin on Monday", words: func() []string { return asTexts(statsIntervals) }}
 	optTimezone = option{name: "timezone", value: "ZONE", def: "UTC",
 		help: "time zone in which days begin, like Europe/Zurich"}
 )

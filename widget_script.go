@@ -180,6 +180,6 @@ func widgetSnippet(e *env) error {
 			e.note("no site may use this widget yet: add the site's origin with "+
 				"'widgetd origin add https://www.example.com -account %s'\n", w.AccountID)
 		}
-		return e.print(s, s.text())
+		return e.printAsIs(s, s.text())
 	})
 }
