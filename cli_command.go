@@ -115,6 +115,8 @@ type env struct {
 	uid            int                   // of the user as whom the program acts
 	caller         string                // name of the user who called it, see callingUser
 	canAsk         bool                  // standard input and standard error are terminals
+	rewrites       bool                  // standard error is a terminal, whose last line can be rewritten
+	line           *progress             // what it tells there; nil: nothing
 	files          map[string]string     // paths of the database ("db") and the key file ("key"), see locate
 	openFiles      map[string]openedFile // files that the operator has named, see becomeOwner
 }

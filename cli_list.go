@@ -313,7 +313,15 @@ func (c listCommand) printAll(e *env, pages rowPages) error {
 	if e.on("csv") {
 		w.Write(titles)
 	}
+	var told *progress
+	if isFile(e.stdout) { // else what is printed and what is told would mix
+		told = e.progress("exporting")
+	}
+	defer told.end()
+	printed := int64(0)
 	err := c.eachPage(e, pages, listPageSize, func(rows []*jsonValue) bool {
+		printed += int64(len(rows))
+		told.at(printed, 0)
 		for _, row := range rows {
 			if !e.on("csv") {
 				out.WriteString(row.raw + "\n")

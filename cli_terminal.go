@@ -38,7 +38,9 @@ func widthOf(stream any, getenv func(string) string) int {
 // note prints lines for people on standard error, which fit its width. A text without a line break at its end waits for
 // what is typed behind it.
 func (e *env) note(format string, args ...any) {
+	e.line.pause()
 	fmt.Fprint(e.stderr, fitted(fmt.Sprintf(format, args...), widthOf(e.stderr, e.getenv)))
+	e.line.resume()
 }
 
 // fitted breaks the lines of a text between words, see wrap.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,12 +30,11 @@ const metadataColumn = "metadata." // prefix of the names of columns that hold o
 
 // importSizes are numbers of rows. Tests use smaller ones.
 type importSizes struct {
-	progress int // between two progress messages
-	whole    int // up to so many are imported in one transaction, all of them or none
-	batch    int // in each transaction if there are more
+	whole int // up to so many are imported in one transaction, all of them or none
+	batch int // in each transaction if there are more
 }
 
-var usualImport = importSizes{progress: 10_000, whole: 10_000, batch: 1_000}
+var usualImport = importSizes{whole: 10_000, batch: 1_000}
 
 // An importedLicense is one row of the file.
 type importedLicense struct {
@@ -51,7 +51,9 @@ type licenseImporter struct {
 	force        bool   // take licences whose end is in the past
 	skipExisting bool   // leave out rows whose key the same account has already
 	now          time.Time
-	messages     io.Writer
+	told         *progress
+	note         func(format string, args ...any)
+	bytes        int64  // of the file; 0: it is not known
 	actor        string // of the events
 	faults       importFaults
 	rows         []importedLicense
@@ -88,7 +90,11 @@ func importLicenses(e *env, sizes importSizes) error {
 	return e.withStore(func(st *store) error {
 		im := newImporter(st, o.account, product, sizes)
 		im.force, im.skipExisting, im.now = e.on("force"), e.on("skip-existing"), e.now()
-		im.messages, im.actor = e.stderr, e.actor()
+		im.note, im.actor, im.told = e.note, e.actor(), e.progress("reading "+name)
+		defer im.told.end()
+		if opened, is := file.(*os.File); is {
+			im.bytes = fileSize(opened.Name())
+		}
 		if err := im.read(file); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -101,6 +107,7 @@ func importLicenses(e *env, sizes importSizes) error {
 				return im.describeFailure(name, imported, err)
 			}
 		}
+		im.told.end()
 		return im.report(e, imported)
 	})
 }
@@ -210,8 +217,9 @@ func (im *licenseImporter) read(f io.Reader) error {
 		if err := im.readRow(&importRow{im, header, record, line}); err != nil {
 			return err
 		}
-		if im.total++; im.total%im.progress == 0 {
-			fmt.Fprintf(im.messages, "%d rows read\n", im.total)
+		im.total++
+		if im.told.at(int64(im.total), 0); im.bytes > 0 {
+			im.told.at(r.InputOffset(), im.bytes)
 		}
 	}
 }
@@ -545,17 +553,17 @@ func (im *licenseImporter) save(ctx context.Context, st *store) (imported int, e
 	batch := max(len(im.rows), 1)
 	if batch > im.whole {
 		batch = im.batch
-		fmt.Fprintf(im.messages, "importing %d rows, %d at a time: if this is cut off, run it again "+
+		im.note("importing %d rows, %d at a time: if this is cut off, run it again "+
 			"with -skip-existing\n", len(im.rows), batch)
 	}
+	im.told.step("importing", "", 0)
 	for rows := range slices.Chunk(im.rows, batch) {
 		began := time.Now()
 		if err := st.update(ctx, func(t *tx) error { return importRows(t, rows, im.actor) }); err != nil {
 			return imported, err
 		}
-		if imported += len(rows); imported%im.progress == 0 {
-			fmt.Fprintf(im.messages, "%d rows written\n", imported)
-		}
+		imported += len(rows)
+		im.told.at(int64(imported), int64(len(im.rows)))
 		if imported < len(im.rows) {
 			// Other processes poll for SQLite's write lock: without a pause they would never find it free.
 			time.Sleep(time.Since(began))
