@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -465,4 +467,127 @@ func TestRevenue_showsTodayAndYesterdayByTheAccountsCalendar(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		contains(t, s.must("revenue", "show", "yesterday"), "date       2000-01-02\n")
 	})
+}
+
+// A lines is what somebody types on a terminal, which gives a line at a time.
+type lines []string
+
+func (l *lines) Read(p []byte) (int, error) {
+	if len(*l) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, (*l)[0]+"\n")
+	*l = (*l)[1:]
+	return n, nil
+}
+
+func TestNames_areAskedAboutByCommandsThatChangeSomething(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	lake, closed := s.addAccount("Trattoria al Lago"), s.addAccount("Trattoria Chiusa")
+	s.must("account", "close", closed, "-force")
+	for _, c := range []struct {
+		line, typed, asks, fails string
+	}{
+		{"account set-rate lago 700", "yes", lake + " (Trattoria al Lago)", ""},
+		{"account set-rate lago 800", "y", lake + " (Trattoria al Lago)", errDeclined.Error()},
+		{"account set-rate LAGO 800", "", lake + " (Trattoria al Lago)", errDeclined.Error()},
+		{"account reopen chiusa", "yes", closed + " (Trattoria Chiusa), closed", ""},
+		{"account set-rate trattoria 800", "yes", "", `several accounts have "trattoria" in their names`},
+		{"account set-rate nobody 800", "yes", "", `no account has the id or the name "nobody"`},
+		{"account show lago", "", "", ""},
+		{"account close lago", "yes yes", lake + " (Trattoria al Lago)", ""},
+	} {
+		typed := lines(strings.Fields(c.typed))
+		e, _, noted := s.envAt(true, &typed)
+		err := e.dispatch(strings.Fields(c.line))
+		question := "Did you mean " + c.asks + "?\nType yes to go on: "
+		if asked := strings.HasPrefix(noted.String(), question); asked != (c.asks != "") {
+			t.Errorf("%s asks %q", c.line, noted)
+		}
+		if c.fails == "" && err != nil || c.fails != "" && !strings.Contains(fmt.Sprint(err), c.fails) {
+			t.Errorf("%s: %v, want %q", c.line, err, c.fails)
+		}
+	}
+	a, err := s.store.account(lake)
+	if s.check(err); a.Rate != 700 || a.ClosedAt.IsZero() {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestNames_thatTwoRowsHaveAreNotGuessed(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	first, _ := s.addLicense(license{})
+	second, _ := s.addLicense(license{})
+	hint := strings.ToUpper(second[len(second)-keyGroup:])
+	s.sql(`UPDATE license_keys SET hint = ? WHERE license_id = ?`, hint, first)
+	for _, typed := range []string{hint, strings.ToLower(hint), "…" + hint} {
+		_, err := s.command("license", "revoke", typed, "-force")
+		if oneLine(t, err, first); !errors.As(err, new(usageError)) || !strings.Contains(err.Error(), second) {
+			t.Errorf("%q: %v", typed, err)
+		}
+	}
+	twin := s.addAccount("x")
+	s.sql(`UPDATE accounts SET name = ? WHERE id = ?`, s.account[len(s.account)-8:], twin)
+	for _, verb := range []string{"show", "close"} {
+		_, err := s.command("account", verb, s.account[len(s.account)-8:])
+		if oneLine(t, err, "several accounts have the name"); !errors.As(err, new(usageError)) {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	word, err := s.store.accountWord(twin)
+	s.check(err)
+	equal(t, "in a hint", word, twin)
+}
+
+func TestNames_ofHintsAreThoseThatAShellReads(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.addAccount("Twin")
+	for name, want := range map[string]string{"Bistro": "Bistro", "Bistro Ltd": `"Bistro Ltd"`,
+		"Café-1.2_b": "Café-1.2_b",
+		"A & B; C":   `"A & B; C"`, "L'Osteria": "", `Say "hi"`: "", "$HOME": "", "-force": "", "`x`": "", `a\b`: "",
+		"Twin": "", "acct_x": ""} {
+		id := s.addAccount(name)
+		word, err := s.store.accountWord(id)
+		s.check(err)
+		equal(t, name, word, cmp.Or(want, id))
+		if _, err := s.command("account", "show", strings.Trim(word, `"`)); err != nil {
+			t.Errorf("%s: %v", word, err)
+		}
+	}
+	id := s.addAccount("Osteria Bella")
+	lunch := s.must("widget", "add", "Lunch", "-account", id)
+	_, noted := s.noting("widget", "snippet", strings.Fields(lunch)[0])
+	contains(t, noted, `'widgetd origin add https://www.example.com -account "Osteria Bella"'`)
+}
+
+// A list that is empty says so to people, and to nobody else.
+func TestList_saysThatItIsEmpty(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for line, want := range map[string]string{
+		"order list": "the list is empty\n",
+		"order list -state paid -since 7d -limit 3": "the list is empty with -state paid -since 7d\n",
+		"webhook list -failing -account main":       "the list is empty with -account main -failing\n",
+		"order list -json":                          "",
+		"account list":                              "",
+		"license export":                            "",
+		"lead export -csv":                          "",
+		"books export list":                         "the list is empty\n",
+		"webhook list -since 1d":                    "the list is empty with -since 1d\n",
+	} {
+		_, noted := s.noting(strings.Fields(line)...)
+		equal(t, line, noted, want)
+	}
+	for _, c := range commandsOf(nouns()) {
+		if !strings.HasSuffix(c.name, " list") || c.nargs() > 0 {
+			continue
+		}
+		out, noted := s.noting(strings.Fields(c.name)...)
+		if rows := strings.Count(out, "\n") - 1; (rows <= 0) != strings.Contains(noted, "the list is empty\n") {
+			t.Errorf("%s prints %q and notes %q", c.name, out, noted)
+		}
+	}
 }

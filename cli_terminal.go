@@ -169,6 +169,14 @@ func cut(text string, n int) string {
 	return text
 }
 
+// cutBeginning returns the last n characters of a text, where it has more; below 1: it stays whole.
+func cutBeginning(text string, n int) string {
+	if runes := []rune(text); n > 0 && len(runes) > n {
+		return "…" + string(runes[len(runes)-n+1:])
+	}
+	return text
+}
+
 // shownID returns the end of an id; all of it where the width has no limit.
 func (e *env) shownID(id string) string {
 	if kind, _, _ := strings.Cut(id, "_"); e.width() > 0 && validID(kind, id) {

@@ -1039,7 +1039,7 @@ var progressLine = regexp.MustCompile(`(?m)^[^\n]+: \d+s so far\n`)
 
 // expectedNotes is what commands may write to standard error, each in one line.
 var expectedNotes = regexp.MustCompile(`^((these are the first |warning: |queued: |this is the revenue of |` +
-	`acct_\w+ \([^\n]+\) has no revenue; |for [^\n]+, once, until )[^\n]+\n)*$`)
+	`the list is empty|acct_\w+ \([^\n]+\) has no revenue; |for [^\n]+, once, until )[^\n]*\n)*$`)
 
 // try runs a command and returns what it printed.
 func (o *operator) try(args ...string) (string, error) {

@@ -24,7 +24,7 @@ func licenseNoun() noun {
 		name:     "license",
 		wings:    func(s *server) []wing { return []wing{licenseWing(s)} },
 		commands: licenseCommands,
-		ids:      []idKind{{"LICENSE", "lic", "licenses", false}},
+		ids:      []idKind{{"LICENSE", "lic", "licenses", false, (*queries).licensesHinted}},
 		problems: licenseProblems,
 		events:   licenseEvents,
 		status:   []statusLine{{label: "licences", read: licensesInStatus}},

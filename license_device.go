@@ -19,7 +19,7 @@ func deviceNoun() noun {
 		name:     "device",
 		wings:    func(s *server) []wing { return []wing{deviceWing(s)} },
 		commands: deviceCommands,
-		ids:      []idKind{{"DEVICE", "dev", "devices", false}},
+		ids:      []idKind{{"DEVICE", "dev", "devices", false, nil}},
 		problems: deviceProblems,
 		events:   deviceEvents,
 		sealed:   []string{"devices"},

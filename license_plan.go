@@ -11,7 +11,7 @@ func planNoun() noun {
 		name:     "plan",
 		wings:    func(s *server) []wing { return []wing{planWing(s)} },
 		commands: planCommands,
-		ids:      []idKind{{"PLAN", "pln", "plans", false}},
+		ids:      []idKind{{"PLAN", "pln", "plans", false, nil}},
 		problems: planProblems,
 		events:   planEvents,
 		rows:     []rowReader{planTable.unreadable},

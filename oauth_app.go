@@ -23,7 +23,7 @@ func appNoun() noun {
 		name:     "app",
 		wings:    func(s *server) []wing { return []wing{appWing(s), oauthWing(s)} },
 		commands: appCommands,
-		ids:      []idKind{{"APP", "app", "apps", false}},
+		ids:      []idKind{{"APP", "app", "apps", false, nil}},
 		problems: appProblems,
 		events:   appEvents,
 		sealed:   []string{"app_tokens"},

@@ -23,7 +23,7 @@ func orderNoun() noun {
 		name:     "order",
 		wings:    func(s *server) []wing { return []wing{orderWing(s)} },
 		commands: orderCommands,
-		ids:      []idKind{{"ORDER", "ord", "orders", true}},
+		ids:      []idKind{{"ORDER", "ord", "orders", true, nil}},
 		problems: orderProblems,
 		events:   orderEvents,
 		rows:     []rowReader{orderTable.unreadable, refundTable.unreadable, unreadableGuests},

@@ -25,7 +25,7 @@ func webhookNoun() noun {
 		name:     "webhook",
 		wings:    func(s *server) []wing { return []wing{webhookWing(s)} },
 		commands: webhookCommands,
-		ids:      []idKind{{"WEBHOOK", "whe", "webhooks", false}, {"DELIVERY", "whd", "deliveries", false}},
+		ids:      []idKind{{"WEBHOOK", "whe", "webhooks", false, nil}, {"DELIVERY", "whd", "deliveries", false, nil}},
 		problems: webhookProblems,
 		events:   webhookEvents,
 		sealed:   []string{"webhooks"},
