@@ -103,7 +103,7 @@ func (e *env) noteEmpty() {
 	var filters []string
 	for _, o := range e.command.options {
 		switch {
-		case e.str(o.name) == "" || o.name == "limit":
+		case !e.given(o.name) || e.str(o.name) == "" || o.name == "limit":
 		case o.value != "":
 			filters = append(filters, "-"+o.name+" "+printable(e.typed[o.name]))
 		case e.on(o.name):

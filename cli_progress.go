@@ -140,6 +140,7 @@ func (p *progress) write() {
 // progressText returns what a line of at most width columns tells; below 1: it has no limit. What does not fit is left
 // out.
 func progressText(what string, done, total int64, gone time.Duration, width int) string {
+	what = printable(what) // names of files are in it
 	var parts []string
 	switch {
 	case total > 0:

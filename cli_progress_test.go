@@ -83,6 +83,8 @@ func TestProgress_fitsItsLine(t *testing.T) {
 	} {
 		equal(t, "a line", progressText("copying the database", 5, 10, 62*time.Second, width), want)
 	}
+	equal(t, "a name that would move the cursor", progressText("reading \x1b[2Ja\nb", 0, 0, time.Second, 0),
+		"reading "+printable("\x1b[2Ja\nb")+": 1s")
 	equal(t, "more than all", progressText("a", 11, 10, time.Second, 0), "a: 100 %, 1s")
 	equal(t, "too little to tell", progressText("a", 1, 100, time.Hour, 0), "a: 1 %, 1h0m0s")
 }
