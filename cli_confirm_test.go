@@ -410,7 +410,7 @@ func TestCommand_amountsReadAlike(t *testing.T) {
 func TestRevenue_saysWhoseItIs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
-		time.Sleep(3 * time.Hour) // it is still the business day of 31 December
+		time.Sleep(3 * time.Hour)               // it is still the business day of 31 December
 		noting := func(args ...string) string { // of whose revenue it is
 			_, noted := s.noting(args...)
 			whose, _, _ := strings.Cut(noted, "the list is empty")
@@ -538,10 +538,10 @@ func TestNames_areWholeWhereACommandChangesSomething(t *testing.T) {
 			reading = append(reading, c.name)
 		}
 	}
-	equal(t, "commands that take a part", strings.Join(reading, ", "), "status, account show, origin list, token list, "+
-		"app list, grant list, lead list, lead export, license list, license export, plan list, widget list, event list, "+
-		"webhook list, order list, order refunds, payment list, payment export, payout list, revenue list, revenue show, "+
-		"revenue export, books list, books export list, legacy list")
+	equal(t, "commands that take a part", strings.Join(reading, ", "), "status, account show, origin list, "+
+		"token list, app list, grant list, lead list, lead export, license list, license export, plan list, "+
+		"widget list, event list, webhook list, order list, order refunds, payment list, payment export, "+
+		"payout list, revenue list, revenue show, revenue export, books list, books export list, legacy list")
 }
 
 func TestNames_thatTwoRowsHaveAreNotGuessed(t *testing.T) {
