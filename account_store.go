@@ -61,18 +61,9 @@ func (q *queries) accounts() ([]account, error) {
 	return collectShown(q, accountTable.query+`ORDER BY a.id`, nil, accountTable.dest)
 }
 
-// accountsNamed returns the accounts with exactly that name, oldest first.
-func (q *queries) accountsNamed(name string) ([]account, error) {
-	return accountTable.all(q, `WHERE a.name = ? ORDER BY a.id`, name)
-}
-
 // idsNamed returns the ids of the accounts with exactly that name, oldest first.
-func (q *queries) idsNamed(name string) (ids []string, err error) {
-	all, err := q.accountsNamed(name)
-	for _, a := range all {
-		ids = append(ids, a.ID)
-	}
-	return ids, err
+func (q *queries) idsNamed(name string) ([]string, error) {
+	return q.texts(`SELECT id FROM accounts WHERE name = ? ORDER BY id`, name)
 }
 
 // accountsLike returns the accounts whose names have that text as a part, compared as nameKey does; those that have it

@@ -90,10 +90,10 @@ func (p *progress) step(what, file string, size int64) {
 		return
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.what, p.since = what, p.env.now()
 	p.measure = func() (done, total int64) { return fileSize(file), size }
 	p.write()
+	p.mu.Unlock()
 }
 
 // at tells how much of the step is done: of rows, bytes or anything else; total 0: it is not known, and rows are done.
@@ -102,8 +102,8 @@ func (p *progress) at(done, total int64) {
 		return
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.measure = func() (int64, int64) { return done, total }
+	p.mu.Unlock()
 }
 
 // pause removes the line and keeps it away until resume, so that something else can be written.
