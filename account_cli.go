@@ -438,7 +438,23 @@ func originAdd(e *env) error {
 		return err
 	}
 	return e.changeNamed(func(t *tx) (string, error) {
-		return "origin " + origin + " added to " + id, addOrigin(t, id, origin, e.actor())
+		before, err := t.originAccount(origin)
+		if err != nil {
+			return "", err
+		}
+		a, err := t.account(cmp.Or(before, id))
+		if err != nil {
+			return "", replaced(err, errNotFound, errAccount)
+		}
+		name, did := withName(a.ID, a.Name), "added to "
+		switch before {
+		case "":
+		case id:
+			did = "was there already, of "
+		default:
+			return "", fmt.Errorf("%s already belongs to %s: remove it there first", origin, name)
+		}
+		return "origin " + origin + " " + did + name, addOrigin(t, id, origin, e.actor())
 	})
 }
 
@@ -596,7 +612,8 @@ func checkMainAccount(q *queries) (fault string, err error) {
 		if a, err := q.account(main); err != nil || a.ClosedAt.IsZero() {
 			return "", err
 		}
-		return "account: the main one is closed: run 'widgetd account reopen " + main + "'", nil
+		word, err := q.accountWord(main)
+		return "account: the main one is closed: run 'widgetd account reopen " + word + "'", err
 	}
 	if !errors.Is(err, errNotFound) {
 		return "", err

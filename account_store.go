@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // An account is a tenant or partner, and the subject of the rate limit.
@@ -60,9 +61,48 @@ func (q *queries) accounts() ([]account, error) {
 	return collectShown(q, accountTable.query+`ORDER BY a.id`, nil, accountTable.dest)
 }
 
-// accountsNamed returns the accounts with exactly that name, oldest first.
-func (q *queries) accountsNamed(name string) ([]account, error) {
-	return accountTable.all(q, `WHERE a.name = ? ORDER BY a.id`, name)
+// idsNamed returns the ids of the accounts with exactly that name, oldest first.
+func (q *queries) idsNamed(name string) ([]string, error) {
+	return q.texts(`SELECT id FROM accounts WHERE name = ? ORDER BY id`, name)
+}
+
+// accountsLike returns the accounts whose names have that text as a part, compared as nameKey does; those that have it
+// as their whole name alone, if there are any.
+func (q *queries) accountsLike(text string) (found []account, err error) {
+	key, whole := nameKey(text), []account{}
+	all, err := q.accounts()
+	for _, a := range all {
+		if name := nameKey(a.Name); name == key {
+			whole = append(whole, a)
+		} else if key != "" && strings.Contains(name, key) {
+			found = append(found, a)
+		}
+	}
+	if len(whole) > 0 {
+		found = whole
+	}
+	return found, err
+}
+
+// accountWord returns how a command in a hint names an account: by its name, in quotes if it has more than letters and
+// digits, where the name means no other account and a shell reads it as it is; else by its id.
+func (q *queries) accountWord(id string) (string, error) {
+	names, err := q.accountNames()
+	name := names[id]
+	switch end := idEnd("acct", name); {
+	case err != nil || name == "" || strings.HasPrefix(name, "-") || strings.ContainsAny(name, "'\"\\$`!"):
+		return id, err
+	case len(end) >= leastIDEnd:
+		ids, err := q.idsEndingIn("accounts", end, "", 1)
+		if err != nil || len(ids) > 0 {
+			return id, err
+		}
+	}
+	isPlain := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("-_.", r) }
+	if strings.TrimFunc(name, isPlain) == "" {
+		return name, nil
+	}
+	return `"` + name + `"`, nil
 }
 
 // accountNames returns what people are shown of each account, by its id: its name, or nothing if another account has

@@ -62,9 +62,13 @@ func foreignBooks(q *queries, keys *keyring) (lines []string, err error) {
 	all, err := q.openBooks()
 	for _, c := range all {
 		if _, err := openTokens(keys, c); reasonOf(err) == reasonUnsealable {
+			owner, err := q.accountWord(c.AccountID)
+			if err != nil {
+				return nil, err
+			}
 			lines = append(lines, fmt.Sprintf("the tokens of the connection %s with books were sealed with another "+
 				"key file: have its owner connect it again, on the address that "+
-				"'widgetd books connect %s -account %s' prints", c.ID, c.Product, c.AccountID))
+				"'widgetd books connect %s -account %s' prints", c.ID, c.Product, owner))
 		}
 	}
 	return lines, err

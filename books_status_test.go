@@ -99,8 +99,7 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 	if got := fmt.Sprint(v["books"]); got != totals {
 		t.Errorf("%s, want %s", got, totals)
 	}
-	again := "have its owner connect it again, on the address that 'widgetd books connect xero -account " +
-		o.account + "' prints"
+	again := "have its owner connect it again, on the address that 'widgetd books connect xero -account main' prints"
 	lines := needsDoing(v)
 	for _, want := range []string{
 		"1 connection with books waits for its owner since " + lost.NeedsReconnectAt.day() + ": 'widgetd books list'",

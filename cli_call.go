@@ -553,7 +553,8 @@ func (e *env) explain(err error) error {
 	unknown := true // every value names what does not exist
 	for _, f := range ref.fields {
 		texts = append(texts, e.fieldText(f))
-		unknown = unknown && f.Code == "unknown_value"
+		member, _, _ := strings.Cut(strings.TrimPrefix(f.Pointer, "#/"), "/")
+		unknown = unknown && f.Code == "unknown_value" && slices.Contains(rowMembers, member)
 	}
 	text := strings.Join(texts, "; ")
 	if unknown {
@@ -561,6 +562,9 @@ func (e *env) explain(err error) error {
 	}
 	return usageError(text)
 }
+
+// rowMembers are the members whose values are none of a few words, but what there is or is not.
+var rowMembers = []string{"payment_id", "organisation", "lines"}
 
 // fieldText says what is wrong with one value, by the name of its option or argument.
 func (e *env) fieldText(f fieldError) string {

@@ -130,6 +130,8 @@ type env struct {
 	uid            int               // of the user as whom the program acts
 	caller         string            // name of the user who called it, see callingUser
 	canAsk         bool              // standard input and standard error are terminals
+	rewrites       bool              // standard error is a terminal, whose last line can be rewritten
+	line           *progress         // what it tells there; nil: nothing
 	files          map[string]string // paths of the database ("db") and the key file ("key"), see locate
 	wasRoot        bool              // root has called it, and it acts as another user, see becomeOwner
 }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -408,10 +410,13 @@ func TestCommand_amountsReadAlike(t *testing.T) {
 func TestRevenue_saysWhoseItIs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
-		time.Sleep(3 * time.Hour) // it is still the business day of 31 December
-		if _, noted := s.noting("revenue", "list"); noted != "" {
-			t.Errorf("of the only account: %q", noted)
+		time.Sleep(3 * time.Hour)               // it is still the business day of 31 December
+		noting := func(args ...string) string { // of whose revenue it is
+			_, noted := s.noting(args...)
+			whose, _, _ := strings.Cut(noted, "the list is empty")
+			return whose
 		}
+		equal(t, "of the only account", noting("revenue", "list"), "")
 		bistro, cafe := s.addAccount("Bistro"), s.addAccount("Café")
 		main := s.account + " (main)"
 		sell := func(account string) {
@@ -425,19 +430,17 @@ func TestRevenue_saysWhoseItIs(t *testing.T) {
 			t.Helper()
 			show := []string{"revenue", "show", "1999-12-31"}
 			for _, args := range [][]string{{"revenue", "list"}, {"revenue", "export"}, show} {
-				_, noted := s.noting(args...)
+				noted := noting(args...)
 				if contains(t, noted, want...); strings.Count(noted, "\n") != 1 {
 					t.Errorf("%q: %q", args, noted)
 				}
-				if _, noted := s.noting(append(args, "-account", cafe)...); noted != "" {
-					t.Errorf("%q with an account: %q", args, noted)
-				}
+				equal(t, "with an account", noting(append(args, "-account", cafe)...), "")
 			}
 		}
 		notes("this is the revenue of " + main)
 		sell(bistro)
 		notes(main+" has no revenue; there is some of "+bistro+" (Bistro): 'widgetd revenue ",
-			"-account "+bistro+"'\n")
+			"-account Bistro'\n")
 		sell(cafe)
 		notes(bistro + " (Bistro), " + cafe + " (Café): '")
 		sell(s.account)
@@ -465,4 +468,155 @@ func TestRevenue_showsTodayAndYesterdayByTheAccountsCalendar(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		contains(t, s.must("revenue", "show", "yesterday"), "date              2000-01-02\n")
 	})
+}
+
+// A lines is what somebody types on a terminal, which gives a line at a time.
+type lines []string
+
+func (l *lines) Read(p []byte) (int, error) {
+	if len(*l) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, (*l)[0]+"\n")
+	*l = (*l)[1:]
+	return n, nil
+}
+
+func TestNames_areAskedAboutByCommandsThatChangeSomething(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	lake, closed := s.addAccount("Trattoria al Lago"), s.addAccount("Trattoria Chiusa")
+	s.must("account", "close", closed, "-force")
+	for _, c := range []struct {
+		line, typed, asks, fails string
+	}{
+		{"account set-rate lago 700", "yes", lake + " (Trattoria al Lago)", ""},
+		{"account set-rate lago 800", "y", lake + " (Trattoria al Lago)", errDeclined.Error()},
+		{"account set-rate LAGO 800", "", lake + " (Trattoria al Lago)", errDeclined.Error()},
+		{"account reopen chiusa", "yes", closed + " (Trattoria Chiusa), closed", ""},
+		{"account set-rate trattoria 800", "yes", "", `several accounts have "trattoria" in their names`},
+		{"account set-rate nobody 800", "yes", "", `no account has the id or the name "nobody"`},
+		{"account show lago", "", "", ""},
+		{"account close lago", "yes yes", lake + " (Trattoria al Lago)", ""},
+	} {
+		typed := lines(strings.Fields(c.typed))
+		e, _, noted := s.envAt(true, &typed)
+		err := e.dispatch(strings.Fields(c.line))
+		question := "Did you mean " + c.asks + "?\nType yes to go on: "
+		if asked := strings.HasPrefix(noted.String(), question); asked != (c.asks != "") {
+			t.Errorf("%s asks %q", c.line, noted)
+		}
+		if c.fails == "" && err != nil || c.fails != "" && !strings.Contains(fmt.Sprint(err), c.fails) {
+			t.Errorf("%s: %v, want %q", c.line, err, c.fails)
+		}
+	}
+	a, err := s.store.account(lake)
+	if s.check(err); a.Rate != 700 || a.ClosedAt.IsZero() {
+		t.Errorf("%+v", a)
+	}
+}
+
+// A part of a name is not enough for any command but those that only read.
+func TestNames_areWholeWhereACommandChangesSomething(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.addAccount("Trattoria al Lago")
+	var reading []string
+	for _, c := range commandsOf(nouns()) {
+		args := strings.Fields(c.name)
+		for arg := range strings.FieldsSeq(c.args) {
+			args = append(args, map[bool]string{true: "lago", false: "x"}[arg == accountPlaceholder])
+		}
+		if slices.ContainsFunc(c.options, func(o option) bool { return o.value == accountPlaceholder }) {
+			args = append(args, "-account", "lago")
+		}
+		if !slices.Contains(args, "lago") {
+			continue
+		}
+		e, _, _ := s.envAt(false, strings.NewReader(""))
+		if err := e.dispatch(args); err == nil || !strings.Contains(err.Error(), "wants the whole name or id") {
+			reading = append(reading, c.name)
+		}
+	}
+	equal(t, "commands that take a part", strings.Join(reading, ", "), "status, account show, origin list, "+
+		"token list, app list, grant list, lead list, lead export, license list, license export, plan list, "+
+		"widget list, event list, webhook list, order list, order refunds, payment list, payment export, "+
+		"payout list, revenue list, revenue show, revenue export, books list, books export list, legacy list")
+}
+
+func TestNames_thatTwoRowsHaveAreNotGuessed(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	first, _ := s.addLicense(license{})
+	second, _ := s.addLicense(license{})
+	hint := strings.ToUpper(second[len(second)-keyGroup:])
+	s.sql(`UPDATE license_keys SET hint = ? WHERE license_id = ?`, hint, first)
+	for _, typed := range []string{hint, strings.ToLower(hint), "…" + hint} {
+		_, err := s.command("license", "revoke", typed, "-force")
+		if oneLine(t, err, first); !errors.As(err, new(usageError)) || !strings.Contains(err.Error(), second) {
+			t.Errorf("%q: %v", typed, err)
+		}
+	}
+	twin := s.addAccount("x")
+	s.sql(`UPDATE accounts SET name = ? WHERE id = ?`, s.account[len(s.account)-8:], twin)
+	for _, verb := range []string{"show", "close"} {
+		_, err := s.command("account", verb, s.account[len(s.account)-8:])
+		if oneLine(t, err, "several accounts have the name"); !errors.As(err, new(usageError)) {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	word, err := s.store.accountWord(twin)
+	s.check(err)
+	equal(t, "in a hint", word, twin)
+}
+
+func TestNames_ofHintsAreThoseThatAShellReads(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.addAccount("Twin")
+	for name, want := range map[string]string{"Bistro": "Bistro", "Bistro Ltd": `"Bistro Ltd"`,
+		"Café-1.2_b": "Café-1.2_b",
+		"A & B; C":   `"A & B; C"`, "L'Osteria": "", `Say "hi"`: "", "$HOME": "", "-force": "", "`x`": "", `a\b`: "",
+		"Twin": "", "acct_x": ""} {
+		id := s.addAccount(name)
+		word, err := s.store.accountWord(id)
+		s.check(err)
+		equal(t, name, word, cmp.Or(want, id))
+		if _, err := s.command("account", "show", strings.Trim(word, `"`)); err != nil {
+			t.Errorf("%s: %v", word, err)
+		}
+	}
+	id := s.addAccount("Osteria Bella")
+	lunch := s.must("widget", "add", "Lunch", "-account", id)
+	_, noted := s.noting("widget", "snippet", strings.Fields(lunch)[0])
+	contains(t, noted, `'widgetd origin add https://www.example.com -account "Osteria Bella"'`)
+}
+
+// A list that is empty says so to people, and to nobody else.
+func TestList_saysThatItIsEmpty(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for line, want := range map[string]string{
+		"order list": "the list is empty\n",
+		"order list -state paid -since 7d -limit 3": "the list is empty with -state paid -since 7d\n",
+		"webhook list -failing -account main":       "the list is empty with -account main -failing\n",
+		"order list -json":                          "",
+		"account list":                              "",
+		"license export":                            "",
+		"lead export -csv":                          "",
+		"books export list":                         "the list is empty\n",
+		"webhook list -since 1d":                    "the list is empty with -since 1d\n",
+	} {
+		_, noted := s.noting(strings.Fields(line)...)
+		equal(t, line, noted, want)
+	}
+	for _, c := range commandsOf(nouns()) {
+		if !strings.HasSuffix(c.name, " list") || c.nargs() > 0 {
+			continue
+		}
+		out, noted := s.noting(strings.Fields(c.name)...)
+		if rows := strings.Count(out, "\n") - 1; (rows <= 0) != strings.Contains(noted, "the list is empty\n") {
+			t.Errorf("%s prints %q and notes %q", c.name, out, noted)
+		}
+	}
 }

@@ -342,7 +342,16 @@ func (e *env) unknownCommand(words []string) error {
 		}
 	}
 	typed, step := strings.Join(words[:group+1], " "), "see 'widgetd "+strings.TrimSpace("help "+name)+"'"
-	if meant, ok := nearest(typed, known); ok {
+	meant, ok := alikeVerb(name, words[group], known)
+	if !ok {
+		meant, ok = nearest(typed, known)
+	}
+	if !ok {
+		if verb, near := nearest(words[group], slices.Concat(alikeVerbs...)); near {
+			meant, ok = alikeVerb(name, verb, known)
+		}
+	}
+	if ok {
 		step = "did you mean 'widgetd " + meant + "'?"
 	}
 	return usageError(fmt.Sprintf("there is no command %q: %s", typed, step))
@@ -461,4 +470,26 @@ func manText(text string) string {
 func roff(text string) string {
 	return strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, `"`, `\(dq`, "`", "\\(ga", "^", `\(ha`, "~", `\(ti`,
 		"…", "...").Replace(text)
+}
+
+// alikeVerbs are words that other programs have for verbs of ours. Each is taken for the first of its line that a noun
+// has.
+var alikeVerbs = [][]string{
+	{"show", "list", "view", "get", "print", "info", "status", "find", "ls"},
+	{"add", "issue", "connect", "create", "new", "make", "register"},
+	{"remove", "revoke", "disconnect", "retire", "close", "delete", "rm", "drop", "del"},
+	{"set", "edit", "update", "change", "modify", "patch"},
+}
+
+// alikeVerb returns the known name that has, behind a noun, another word for a verb.
+func alikeVerb(noun, verb string, known []string) (name string, found bool) {
+	for _, alike := range alikeVerbs {
+		for _, other := range alike {
+			name = noun + " " + other
+			if noun != "" && slices.Contains(alike, strings.ToLower(verb)) && slices.Contains(known, name) {
+				return name, true
+			}
+		}
+	}
+	return "", false
 }

@@ -107,7 +107,30 @@ func (c listCommand) print(e *env, pages rowPages) error {
 	if err != nil {
 		return err
 	}
-	return e.printRows(c.columns, c.cell, rows)
+	err = e.printRows(c.columns, c.cell, rows)
+	if len(rows) == 0 && !e.on("json") {
+		e.noteEmpty()
+	}
+	return err
+}
+
+// noteEmpty says that a list is empty, and with which of its options.
+func (e *env) noteEmpty() {
+	var filters []string
+	for _, o := range e.command.options {
+		switch {
+		case !e.given(o.name) || e.str(o.name) == "" || o.name == "limit":
+		case o.value != "":
+			filters = append(filters, "-"+o.name+" "+printable(e.typed[o.name]))
+		case e.on(o.name):
+			filters = append(filters, "-"+o.name)
+		}
+	}
+	if len(filters) == 0 {
+		e.note("the list is empty\n")
+		return
+	}
+	e.note("the list is empty with %s\n", strings.Join(filters, " "))
 }
 
 // firstRows returns the first limit rows. If there are more, it says so on standard error; how names the option or
@@ -332,7 +355,15 @@ func (c listCommand) printAll(e *env, pages rowPages) error {
 	if e.on("csv") {
 		w.Write(titles)
 	}
+	var told *progress
+	if isFile(e.stdout) { // else what is printed and what is told would mix
+		told = e.progress("exporting")
+	}
+	defer told.end()
+	printed := int64(0)
 	err := c.eachPage(e, pages, listPageSize, func(rows []*jsonValue) bool {
+		printed += int64(len(rows))
+		told.at(printed, 0)
 		for _, row := range rows {
 			if !e.on("csv") {
 				out.WriteString(row.raw + "\n")

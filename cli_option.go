@@ -137,13 +137,13 @@ func (e *env) choice(name string, words []string) (string, error) {
 	return "", unknownWord("-"+name+": there is no", word, words)
 }
 
-// unknownWord returns an error for a word that is none of those that are known: it names the one that was most likely
-// meant, else all. what comes before the word.
+// unknownWord returns a usageError for a word that is none of those that are known: it names the one that was most
+// likely meant, else all. what comes before the word.
 func unknownWord(what, word string, known []string) error {
 	if meant, ok := nearest(word, known); ok {
-		return fmt.Errorf("%s %q: did you mean %s?", what, printable(word), meant)
+		return usageError(fmt.Sprintf("%s %q: did you mean %s?", what, printable(word), meant))
 	}
-	return fmt.Errorf("%s %q: take one of %s", what, printable(word), strings.Join(known, ", "))
+	return usageError(fmt.Sprintf("%s %q: take one of %s", what, printable(word), strings.Join(known, ", ")))
 }
 
 // filterID returns an option that names a row to filter by; "" means that it was not given.
@@ -255,11 +255,7 @@ func (e *env) filterAccount() (owner, error) {
 	return ownedBy(id), err
 }
 
-const (
-	mostEndings = 10 // ids that are listed where several end so
-
-	accountPlaceholder = "ACCOUNT" // of accounts, which are named by their names too
-)
+const accountPlaceholder = "ACCOUNT" // of accounts, which are named by their names too
 
 // resolveIDs replaces what arguments and options name by the end of its id, or an account by its name, by the whole
 // ids. What names nothing stays, for the command to say so.
@@ -280,55 +276,122 @@ func (e *env) resolveIDs() (err error) {
 // resolveID is resolveIDs for one text; word is what the help has in its place, such as LICENSE. A whole id is not
 // looked up. Errors: usageError where it is not clear which id is meant, and one for an account that does not exist.
 func (e *env) resolveID(word, typed string) (string, error) {
+	if typed == "" {
+		return "", nil
+	}
 	var found []string
-	isAccount := word == accountPlaceholder
-	several := "several ids end in %q; give more of the one that you mean: %s%s"
+	ends := "several ids end"
 	for _, kind := range collectNouns(e.nouns, func(n *noun) []idKind { return n.ids }) {
-		if kind.argument != word || typed == "" {
+		if kind.argument != word {
 			continue
 		}
 		if whole := strings.ToLower(typed); validID(kind.prefix, whole) {
 			return whole, nil
 		}
-		if isAccount {
-			several = "several accounts have the name %q or an id that ends so; " +
-				"give the id of the one that you mean: %s%s"
-			named, err := queried(e, func(q *queries) ([]account, error) { return q.accountsNamed(typed) })
-			if err != nil {
-				return "", err
-			}
-			for _, a := range named {
-				found = append(found, a.ID)
-			}
+		if kind.named != nil {
+			ends = "several ids or keys end"
 		}
-		if end := idEnd(kind.prefix, typed); len(end) >= leastIDEnd || end != "" && kind.said {
-			from := ""
-			if len(end) < leastIDEnd {
-				from = firstID(kind.prefix, e.now().Add(-recentIDs))
-			}
-			ids, err := queried(e, func(q *queries) ([]string, error) {
-				return q.idsEndingIn(kind.table, end, from, mostEndings+1)
-			})
-			if found = append(found, ids...); err != nil {
-				return "", err
-			}
+		ids, err := e.idsMeant(kind, typed)
+		if found = append(found, ids...); err != nil {
+			return "", err
 		}
 	}
 	slices.Sort(found)
-	switch found = slices.Compact(found); {
-	case len(found) == 1:
+	found = slices.Compact(found)
+	if len(found) == 1 {
 		return found[0], nil
-	case len(found) > 1:
-		more := ""
-		if len(found) > mostEndings {
-			found, more = found[:mostEndings], " and others"
-		}
-		return "", usageError(fmt.Sprintf(several, printable(typed), strings.Join(found, " "), more))
-	case isAccount && typed != "":
-		return "", fmt.Errorf("no account has the id or the name %q: 'widgetd account list' prints both",
-			printable(typed))
+	}
+	if word == accountPlaceholder {
+		return e.guessAccount(typed, found)
+	}
+	if len(found) > 1 {
+		return "", usageError(fmt.Sprintf("%s in %q; give more of the one that you mean: %s", ends, printable(typed),
+			someOf(found, " ")))
 	}
 	return typed, nil
+}
+
+// idsMeant returns the ids of a kind that end in a text, or are known by it.
+func (e *env) idsMeant(kind idKind, typed string) (ids []string, err error) {
+	end, from := idEnd(kind.prefix, typed), ""
+	if len(end) < leastIDEnd {
+		from = firstID(kind.prefix, e.now().Add(-recentIDs))
+	}
+	ends := len(end) >= leastIDEnd || end != "" && kind.said
+	if !ends && kind.named == nil {
+		return nil, nil
+	}
+	err = e.withStore(func(st *store) (err error) {
+		if kind.named != nil {
+			ids, err = kind.named(st.queries, typed)
+		}
+		if err != nil || !ends {
+			return err
+		}
+		ending, err := st.idsEndingIn(kind.table, end, from, mostEndings+1)
+		ids = append(ids, ending...)
+		return err
+	})
+	return ids, err
+}
+
+// someOf returns up to mostEndings texts.
+func someOf(texts []string, separator string) string {
+	if len(texts) > mostEndings {
+		return strings.Join(texts[:mostEndings], separator) + " and others"
+	}
+	return strings.Join(texts, separator)
+}
+
+// guessAccount returns the id of the account that somebody means by a text that is no whole id, where several accounts
+// have that name or an id that ends so, or none. A command that only reads takes the only one whose name has the text
+// as a part; any other asks, on a terminal.
+func (e *env) guessAccount(typed string, several []string) (string, error) {
+	like, err := queried(e, func(q *queries) (like []account, err error) {
+		if len(several) == 0 {
+			return q.accountsLike(typed)
+		}
+		all, err := q.accounts()
+		return slices.DeleteFunc(all, func(a account) bool { return !slices.Contains(several, a.ID) }), err
+	})
+	var names []string
+	for _, a := range like {
+		name := withName(a.ID, a.Name)
+		if !a.ClosedAt.IsZero() {
+			name += ", closed"
+		}
+		names = append(names, name)
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case len(several) > 0:
+		return "", usageError(fmt.Sprintf("several accounts have the name %q or an id that ends so; give the id of "+
+			"the one that you mean: %s", printable(typed), someOf(names, "; ")))
+	case len(like) > 1 && (e.command.reads() || e.canAsk):
+		return "", usageError(fmt.Sprintf("several accounts have %q in their names; give more of the one that you "+
+			"mean, or its id: %s", printable(typed), someOf(names, "; ")))
+	case len(like) == 1 && e.command.reads():
+		return like[0].ID, nil
+	case len(like) == 1 && e.canAsk:
+		e.note("Did you mean %s?\nType yes to go on: ", names[0])
+		if e.answered() == "yes" {
+			return like[0].ID, nil
+		}
+		fmt.Fprintln(e.stderr)
+		return "", errDeclined
+	}
+	step := "'widgetd account list' prints both"
+	if len(like) > 0 {
+		step = "did you mean " + someOf(names, " or ") + "? A command that changes something wants the whole name or id"
+	}
+	return "", fmt.Errorf("no account has the id or the name %q: %s", printable(typed), step)
+}
+
+// reads reports whether the command changes nothing, by its verb.
+func (c *command) reads() bool {
+	words := strings.Fields(c.name)
+	return slices.Contains([]string{"list", "show", "export", "refunds", "status"}, words[len(words)-1])
 }
 
 // checkRowName returns a usageError unless an operator may give a row that name: 1 to 200 bytes, not only spaces,

@@ -41,7 +41,9 @@ func widthOf(stream any, getenv func(string) string) int {
 // note prints lines for people on standard error, which fit its width. A text without a line break at its end waits for
 // what is typed behind it.
 func (e *env) note(format string, args ...any) {
+	e.line.pause()
 	fmt.Fprint(e.stderr, fitted(fmt.Sprintf(format, args...), widthOf(e.stderr, e.getenv)))
+	e.line.resume()
 }
 
 // say prints lines for people on standard output, which fit its width.
@@ -177,6 +179,14 @@ func narrowTable(table [][]string, width int) (text string) {
 func cut(text string, n int) string {
 	if runes := []rune(text); n > 0 && len(runes) > n {
 		return string(runes[:n-1]) + "…"
+	}
+	return text
+}
+
+// cutBeginning returns the last n characters of a text, where it has more; below 1: it stays whole.
+func cutBeginning(text string, n int) string {
+	if runes := []rune(text); n > 0 && len(runes) > n {
+		return "…" + string(runes[len(runes)-n+1:])
 	}
 	return text
 }

@@ -367,12 +367,12 @@ func (d *demo) prepare(t *tx) error {
 
 // find sets the id of the account that seed has added, and returns that of its widget.
 func (d *demo) find(t *tx) (widget string, err error) {
-	accounts, err := t.accountsNamed(demoAccount)
+	accounts, err := t.idsNamed(demoAccount)
 	if err != nil {
 		return "", err
 	}
-	for _, a := range accounts {
-		d.account = a.ID
+	for _, id := range accounts {
+		d.account = id
 	}
 	widgets, err := t.widgets(ownedBy(d.account))
 	for _, w := range widgets {

@@ -14,7 +14,7 @@ func eventNoun() noun {
 		problems: eventProblems,
 		wings:    func(s *server) []wing { return []wing{eventWing(s)} },
 		commands: eventCommands,
-		ids:      []idKind{{"EVENT", "evt", "events", false}},
+		ids:      []idKind{{"EVENT", "evt", "events", false, nil}},
 		rows:     []rowReader{unreadableEvents},
 	}
 }

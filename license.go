@@ -25,7 +25,7 @@ func licenseNoun() noun {
 		wings:    func(s *server) []wing { return []wing{licenseWing(s)} },
 		calls:    licenseRouteCommands,
 		commands: licenseCommands,
-		ids:      []idKind{{"LICENSE", "lic", "licenses", false}},
+		ids:      []idKind{{"LICENSE", "lic", "licenses", false, (*queries).licensesHinted}},
 		problems: licenseProblems,
 		events:   licenseEvents,
 		status:   []statusLine{{label: "licences", read: licensesInStatus}},

@@ -20,7 +20,7 @@ func deviceNoun() noun {
 		wings:    func(s *server) []wing { return []wing{deviceWing(s)} },
 		calls:    deviceRouteCommands,
 		commands: deviceCommands,
-		ids:      []idKind{{"DEVICE", "dev", "devices", false}},
+		ids:      []idKind{{"DEVICE", "dev", "devices", false, nil}},
 		problems: deviceProblems,
 		events:   deviceEvents,
 		sealed:   []string{"devices"},

@@ -67,12 +67,14 @@ func importLicenses(e *env, whole, batch int) error {
 		name = "standard input"
 	}
 	return e.withStore(func(st *store) error {
+		told := e.progress("reading " + name)
+		defer told.end()
 		im := &licenseImporter{env: e, st: st, owner: o}
 		imported, err := 0, im.read(file)
 		if err == nil && !e.on("dry-run") {
 			imported, err = im.save(whole, batch)
 		}
-		if err != nil && e.ctx.Err() != nil {
+		if told.end(); err != nil && e.ctx.Err() != nil {
 			err = errInterrupted
 		}
 		switch {
@@ -131,6 +133,7 @@ func (im *licenseImporter) read(file io.Reader) (err error) {
 				broken.Err)
 			err = nil
 		case err == nil:
+			im.line.at(int64(im.total), 0)
 			line, _ := r.FieldPos(0)
 			err = im.readRow(line, record)
 		}
@@ -383,13 +386,16 @@ func (im *licenseImporter) save(whole, batch int) (imported int, err error) {
 		im.note("importing %d rows, %d at a time: if this is cut off, run it again with -skip-existing\n", len(im.rows),
 			batch)
 	}
+	im.line.step("importing", "", 0)
 	for rows := range slices.Chunk(im.rows, batch) {
 		began := time.Now()
 		err := im.st.update(im.ctx, func(t *tx) error { return importRows(im.ctx, t, rows, im.actor()) })
 		if err != nil {
 			return imported, err
 		}
-		if imported += len(rows); imported < len(im.rows) {
+		imported += len(rows)
+		im.line.at(int64(imported), int64(len(im.rows)))
+		if imported < len(im.rows) {
 			// Other processes poll for SQLite's write lock: without a pause they would never find it free.
 			select {
 			case <-im.ctx.Done():

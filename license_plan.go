@@ -12,7 +12,7 @@ func planNoun() noun {
 		wings:    func(s *server) []wing { return []wing{planWing(s)} },
 		calls:    planRouteCommands,
 		commands: planCommands,
-		ids:      []idKind{{"PLAN", "pln", "plans", false}},
+		ids:      []idKind{{"PLAN", "pln", "plans", false, nil}},
 		problems: planProblems,
 		events:   planEvents,
 		rows:     []rowReader{planTable.unreadable},

@@ -121,6 +121,23 @@ func (q *queries) licenseOfText(text string) (*license, error) {
 	return orNil(q.licenseByKey(key.hash()))
 }
 
+// licensesHinted returns the ids of the licences of which a text is the hint of the key, in any case, and if there are
+// any, those that end so.
+func (q *queries) licensesHinted(text string) ([]string, error) {
+	hint := strings.TrimLeft(text, "….")
+	if len(hint) != keyGroup {
+		return nil, nil
+	}
+	ids, err := q.texts(`SELECT license_id FROM license_keys WHERE retires_at IS NULL AND hint IN (?1, ?2) LIMIT ?3`,
+		hint, lookalikes.Replace(strings.ToUpper(hint)), mostEndings+1)
+	if end := idEnd("lic", text); err == nil && len(ids) > 0 && end != "" {
+		var ending []string
+		ending, err = q.idsEndingIn("licenses", end, "", mostEndings+1)
+		ids = append(ids, ending...)
+	}
+	return ids, err
+}
+
 // addLicense stores a new licence and the hash of its key, and returns its id. Empty
 // fields of l get their defaults. The account must exist. Errors: errKeyTaken.
 func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error) {

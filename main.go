@@ -79,7 +79,7 @@ func newEnv(ctx context.Context, getenv func(string) string, stdout, stderr io.W
 	getenv = withoutReturn(getenv)
 	e := &env{ctx: ctx, getenv: getenv, stdin: os.Stdin, stdout: stdout, stderr: stderr, nouns: nouns(),
 		now: time.Now, installed: installedDir, uid: os.Geteuid(), caller: callingUser(getenv),
-		canAsk: isTerminal(os.Stdin) && isTerminal(stderr)}
+		canAsk: isTerminal(os.Stdin) && isTerminal(stderr), rewrites: isTerminal(stderr) && getenv("TERM") != "dumb"}
 	e.commands = commandsOf(e.nouns)
 	return e
 }

@@ -168,6 +168,9 @@ type idKind struct {
 	prefix   string // "lic"
 	table    string // whose rows have such ids
 	said     bool   // people say few symbols of an id to each other: leastSaidEnd of one made within recentIDs will do
+
+	// named returns the ids of the rows that people know by that text, too. It may be nil.
+	named func(q *queries, text string) ([]string, error)
 }
 
 // A rowReader reads every row of a table as the program does, and returns a line for each that it can't; see

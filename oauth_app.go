@@ -24,7 +24,7 @@ func appNoun() noun {
 		wings:    func(s *server) []wing { return []wing{appWing(s), oauthWing(s)} },
 		calls:    appRouteCommands,
 		commands: appCommands,
-		ids:      []idKind{{"APP", "app", "apps", false}},
+		ids:      []idKind{{"APP", "app", "apps", false, nil}},
 		problems: appProblems,
 		events:   appEvents,
 		sealed:   []string{"app_tokens"},

@@ -14,7 +14,7 @@ func grantNoun() noun {
 		name:     "grant",
 		wings:    func(s *server) []wing { return []wing{grantWing(s)} },
 		calls:    grantRouteCommands,
-		ids:      []idKind{{"GRANT", "grt", "grants", false}},
+		ids:      []idKind{{"GRANT", "grt", "grants", false, nil}},
 		events:   grantEvents,
 		rows:     []rowReader{grantTable.unreadable, grantCodeTable.unreadable},
 		holdings: []holding{heldGrants},

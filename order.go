@@ -24,7 +24,7 @@ func orderNoun() noun {
 		wings:    func(s *server) []wing { return []wing{orderWing(s)} },
 		calls:    orderRouteCommands,
 		commands: orderCommands,
-		ids:      []idKind{{"ORDER", "ord", "orders", true}},
+		ids:      []idKind{{"ORDER", "ord", "orders", true, nil}},
 		problems: orderProblems,
 		events:   orderEvents,
 		rows:     []rowReader{orderTable.unreadable, refundTable.unreadable, unreadableGuests},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"strings"
 	"time"
 )
 
@@ -111,6 +110,3 @@ func checkAhead(t *tx, member string, at stamp) error {
 	}
 	return nil
 }
-
-// nameKey returns a name for comparing, without case and with single spaces.
-func nameKey(name string) string { return foldCase(strings.Join(strings.Fields(name), " ")) }

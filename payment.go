@@ -19,7 +19,8 @@ func paymentNoun() noun {
 			return []wing{orderPageWing(s, engine), paymentWing(s, engine)}
 		},
 		commands: paymentCommands,
-		ids:      []idKind{{"PAYMENT", "pay", "payments", false}, {"CONNECTION", "con", "payment_connections", false}},
+		ids: []idKind{{"PAYMENT", "pay", "payments", false, nil},
+			{"CONNECTION", "con", "payment_connections", false, nil}},
 		problems: paymentProblems,
 		events:   paymentEvents,
 		sealed:   []string{"payment_connections", "payment_operations"},

@@ -8,7 +8,7 @@ func payoutNoun() noun {
 		name:     "payout",
 		wings:    func(s *server) []wing { return []wing{payoutWing(s, &payouts{paymentsOf(s)})} },
 		calls:    payoutRouteCommands,
-		ids:      []idKind{{"PAYOUT", "pot", "payouts", false}},
+		ids:      []idKind{{"PAYOUT", "pot", "payouts", false, nil}},
 		problems: payoutProblems,
 		events:   payoutEvents,
 		status:   payoutNeeds,

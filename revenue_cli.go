@@ -66,8 +66,9 @@ func (e *env) whoseRevenue(q *queries) (string, error) {
 	for _, other := range earning {
 		names = append(names, withName(other.ID, other.Name))
 	}
+	word, err := q.accountWord(earning[0].ID)
 	return fmt.Sprintf("%s has no revenue; there is some of %s: 'widgetd %s -account %s'\n",
-		withName(id, main.Name), strings.Join(names, ", "), e.command.signature(), earning[0].ID), nil
+		withName(id, main.Name), strings.Join(names, ", "), e.command.signature(), word), err
 }
 
 // revenueCell is a cellFunc for business days: totals of what was given back are negative.

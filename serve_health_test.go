@@ -94,7 +94,7 @@ func TestHealth_failsOnceTheFileIsNotTheOneThatIsOpen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newService(t)
-				s.check(s.store.backup(s.store.path + ".copy"))
+				s.check(s.store.backup(s.store.path+".copy", nil))
 				s.get("/widget/health").is(200)
 				s.check(lose(s.store.path))
 				time.Sleep(time.Second)

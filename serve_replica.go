@@ -119,6 +119,8 @@ func (p *proving) try(dir string, restore func(p *proving) error) error {
 
 // judge checks the copy, and that it is of this database as it was when the try began, or later.
 func (p *proving) judge(then [4]int64) error {
+	told := p.env.progress("checking what was restored")
+	defer told.end()
 	faults, _, err := inspectFile(p.copy)
 	if err == nil && len(faults) == 0 {
 		var st *store
@@ -187,6 +189,8 @@ func replicaVerify(e *env) error {
 
 // fromReplica waits until the replica has the mark, and restores it.
 func (p *proving) fromReplica() error {
+	told := p.env.progress("waiting for the replica")
+	defer told.end()
 	began, socket := p.env.now(), cmp.Or(p.env.str("socket"), filepath.Join(filepath.Dir(p.db), "litestream.sock"))
 	awaited, cancel := context.WithTimeout(p.env.ctx, replicaWait)
 	defer cancel()
@@ -208,6 +212,7 @@ func (p *proving) fromReplica() error {
 	}
 	limited, cancel := context.WithTimeout(p.env.ctx, restoreLimit)
 	defer cancel()
+	told.step("restoring the replica", p.copy+".tmp", p.st.databaseSize())
 	var restored struct{ TXID string }
 	err = p.litestream(limited, &restored,
 		p.env.litestreamRestore(p.copy, p.db, "-json", "-integrity-check", "full")...)

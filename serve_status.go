@@ -488,7 +488,11 @@ func (r *statusReport) tellOfService(s *serviceStatus, failed error) {
 	r.label = "callers"
 	for _, c := range s.Callers[:min(len(s.Callers), callersShown)] {
 		name := strings.TrimPrefix(cmp.Or(c.Account, c.AccountID)+", "+c.Client, ", ")
-		r.say("%s", cut(fmt.Sprintf("%d/min, %d/h  %s", c.LastMinute, c.LastHour, name), r.width-labelWidth))
+		calls := fmt.Sprintf("%d/min, %d/h  ", c.LastMinute, c.LastHour)
+		if r.width > 0 { // names often begin alike, and no width is too narrow to tell them apart
+			name = cutBeginning(name, max(leastIDEnd, r.width-labelWidth-len(calls)))
+		}
+		r.say("%s", calls+name)
 	}
 	r.label = "refused"
 	for _, c := range s.Refusals[:min(len(s.Refusals), countedShown)] {

@@ -80,6 +80,9 @@ func backupCommand(e *env) error {
 			if err != nil {
 				return err
 			}
+			told := e.progress("")
+			defer told.end()
+			told.step("restoring the copy", p.copy+".new", fileSize(path))
 			return restoreBackup(path, p.copy)
 		})
 		if err != nil {
@@ -96,7 +99,9 @@ func backupCommand(e *env) error {
 // writeBackup writes the backup that the command names, notes that, and returns its path.
 func (e *env) writeBackup(st *store) (path string, err error) {
 	if path, err = e.target(e.args[0]); err == nil {
-		err = st.backup(path)
+		told := e.progress("copying the database")
+		err = st.backup(path, told.step)
+		told.end()
 	}
 	if err != nil {
 		return "", e.sayAsWhom(err, nameAnother)
@@ -387,8 +392,9 @@ func checkCommand(e *env) error {
 		return err
 	}
 	service, _ := askService(e.ctx, db) // before the check, so that damage met during it is not cleared
+	told := e.progress("checking pages, indexes and keys")
 	faults, err := checkFile(db)
-	if err != nil {
+	if told.end(); err != nil {
 		return err
 	}
 	database := realPath(db)
@@ -444,6 +450,8 @@ func checkCommand(e *env) error {
 
 // faultsInRows is faultsOfRows of the command's own database.
 func (e *env) faultsInRows(keys *keyring) (faults []string, err error) {
+	told := e.progress("reading all rows")
+	defer told.end()
 	err = e.withStore(func(st *store) (err error) {
 		faults, err = e.faultsOfRows(st, keys)
 		return err
@@ -521,8 +529,10 @@ func upgradeCommand(e *env) error {
 	if err := checkNotFollowed(db); err != nil {
 		return err
 	}
-	report, err := upgradeFile(e.ctx, db, upgradeOptions{dryRun: e.on("dry-run"), noCopy: e.on("no-copy"), now: e.now})
-	if err != nil {
+	told := e.progress("checking the database")
+	report, err := upgradeFile(e.ctx, db, upgradeOptions{dryRun: e.on("dry-run"), noCopy: e.on("no-copy"), now: e.now,
+		tell: told.step})
+	if told.end(); err != nil {
 		return err
 	}
 	return e.print(report, upgradeText(db, report))

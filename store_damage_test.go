@@ -298,7 +298,7 @@ func TestCheck_namesTableAndRowAndItsStatementWorksInTheShell(t *testing.T) {
 	}
 	mending := "mend it with the sqlite3 shell: UPDATE licenses SET expires_at = <value> WHERE id = '" + id + "';"
 	contains(t, out, checkFailed+"licenses\n", "row: licenses "+id+" can't be read: \"expires_at\": ", mending)
-	s.check(s.store.backup(path + ".copy")) // a copy with the row is a faithful one
+	s.check(s.store.backup(path+".copy", nil)) // a copy with the row is a faithful one
 	_, statement, _ := strings.Cut(mending, "shell: ")
 	runProgram(t, "sqlite3", "-bail", path, strings.ReplaceAll(statement, "<value>", "NULL"),
 		`UPDATE licenses SET state = 'active' WHERE id = '`+other+`'`)
@@ -315,7 +315,7 @@ func TestCheck_seesDamagedPagesBesideRowsThatBreakARule(t *testing.T) {
 	faults, err := checkFile(s.store.path)
 	must(t, err)
 	contains(t, strings.Join(faults, "\n"), "integrity: *** in database main ***", "btreeInitPage()")
-	if err := s.store.backup(s.store.path + ".copy"); err == nil {
+	if err := s.store.backup(s.store.path+".copy", nil); err == nil {
 		t.Error("a copy of a damaged page was taken for a sound one")
 	}
 	if _, err := os.Stat(s.store.path + ".copy"); err == nil {

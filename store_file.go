@@ -715,18 +715,30 @@ func (t *tx) writeProbe() {
 		ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
 }
 
+// A stepFunc is told of each step of what may last, with the path of the file that grows by it to about size bytes; "":
+// none does. It may be nil.
+type stepFunc func(what, file string, size int64)
+
+func (tell stepFunc) step(what, file string, size int64) {
+	if tell != nil {
+		tell(what, file, size)
+	}
+}
+
 // backup writes a consistent copy of the database to a new file, mode 0600,
 // while the service runs, and checks the copy.
-func (s *store) backup(path string) error {
+func (s *store) backup(path string, tell stepFunc) error {
 	err := writeAtomically(path, false, func(f *os.File) error {
 		db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}))
 		if err != nil {
 			return err
 		}
 		defer db.Close()
+		tell.step("copying the database", f.Name(), s.databaseSize())
 		if _, err := db.Exec(`VACUUM INTO ?`, f.Name()); err != nil {
 			return storageError(err)
 		}
+		tell.step("checking the copy", "", 0)
 		if err := identifyCopy(f.Name()); err != nil {
 			return storageError(err)
 		}

@@ -50,7 +50,7 @@ func TestFile_isForItsOwnerOnlyWhateverTheUmask(t *testing.T) {
 	defer syscall.Umask(old)
 	s := newService(t)
 	s.post("/widget/leads", anyLead).is(200)
-	s.check(s.store.backup(filepath.Join(s.dir, "copy.db")))
+	s.check(s.store.backup(filepath.Join(s.dir, "copy.db"), nil))
 	for _, name := range []string{"widgetd.db", "widgetd.db-wal", "widgetd.db-shm", "widgetd.key", "copy.db"} {
 		hasMode(t, filepath.Join(s.dir, name), 0o600)
 	}
@@ -157,7 +157,8 @@ func TestFile_pathMayHaveOddCharacters(t *testing.T) {
 			must(t, createStore(path, named("first")))
 			s := openTestStore(t, path, storeOptions{})
 			must(t, s.update(t.Context(), named("second")))
-			if err := errors.Join(s.backup(filepath.Join(dir, name+".copy")), s.truncateWAL(time.Second)); err != nil {
+			err := errors.Join(s.backup(filepath.Join(dir, name+".copy"), nil), s.truncateWAL(time.Second))
+			if err != nil {
 				t.Error(err)
 			}
 			isSound(t, path)
@@ -177,7 +178,7 @@ func TestFile_behindASymbolicLinkIsTheOneThatTheLinkNames(t *testing.T) {
 	if s.walSize() == 0 {
 		t.Error("the log was not found")
 	}
-	if err := s.backup(link + ".copy"); err != nil {
+	if err := s.backup(link+".copy", nil); err != nil {
 		t.Error(err)
 	}
 	rename(t, path+"-wal", path+"-away")
@@ -254,7 +255,7 @@ func TestBackup_replacesNoFileThatComesWhileItRuns(t *testing.T) {
 	s.change(named(strings.Repeat("x", 8<<20))) // so that it takes a while
 	path := filepath.Join(s.dir, "copy.db")
 	ended := make(chan error, 1)
-	go func() { ended <- s.store.backup(path) }()
+	go func() { ended <- s.store.backup(path, nil) }()
 	for {
 		if _, err := os.Stat(path + ".new"); err == nil {
 			break

@@ -63,6 +63,7 @@ type upgradeOptions struct {
 	noCopy bool             // write no copy of the old database
 	now    func() time.Time // for the copy's name; called while nobody else can open the file
 	driver string           // for tests that inject faults; "": sqlite
+	tell   stepFunc
 }
 
 // An upgradeReport says what an upgrade did, or with DryRun what it would do.
@@ -188,6 +189,7 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	if err := m.copyOrCheck(); err != nil {
 		return nil, err
 	}
+	m.tell.step("moving all rows", "", 0)
 	if err := m.replaceSchema(report); err != nil {
 		return nil, m.rollBack(err)
 	}

@@ -77,7 +77,9 @@ func (m *migration) copyOrCheck() error {
 		return fmt.Errorf("write the copy: %w", err)
 	}
 	defer draft.Close()
+	m.tell.step("copying the database", draft.Name(), fileSize(m.path))
 	if err = explainUpgradeError(m.exec(`VACUUM INTO ?`, draft.Name())); err == nil {
+		m.tell.step("checking the copy", "", 0)
 		err = readFile(draft.Name(), m.check, "ignore_check_constraints(1)")
 	}
 	for _, last := range []func() error{func() error { return checkMade(draft) }, draft.Sync,

@@ -304,7 +304,7 @@ func TestBackup_isProvenByRestoringIt(t *testing.T) {
 		VALUES ('acct_1', 'x', '2026-01-01T00:00:00Z')`} {
 		o.do("license", "add", "-account", o.account, "-product", "kds")
 		_, err = e.prove(proofBackup, "", func(p *proving) error {
-			err := p.st.backup(filepath.Join(o.dir, "again.db"))
+			err := p.st.backup(filepath.Join(o.dir, "again.db"), nil)
 			if err == nil {
 				err = os.Rename(filepath.Join(o.dir, "again.db"), p.copy)
 			}

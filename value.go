@@ -290,6 +290,7 @@ const (
 	leastIDEnd   = 6
 	leastSaidEnd = 4
 	recentIDs    = 7 * 24 * time.Hour
+	mostEndings  = 10 // ids that are listed where several end so
 )
 
 // idEnd returns the symbols of a text that may be the end of an id: at least leastSaidEnd, in any case, with or without

@@ -202,6 +202,9 @@ func foldCase(s string) string {
 	}, s)
 }
 
+// nameKey returns a name for comparing, without case and with single spaces.
+func nameKey(name string) string { return foldCase(strings.Join(strings.Fields(name), " ")) }
+
 // cutText returns at most max characters of a text.
 func cutText(s string, max int) string {
 	if runes := []rune(s); len(runes) > max {

@@ -26,7 +26,7 @@ func webhookNoun() noun {
 		wings:    func(s *server) []wing { return []wing{webhookWing(s)} },
 		calls:    webhookRouteCommands,
 		commands: webhookCommands,
-		ids:      []idKind{{"WEBHOOK", "whe", "webhooks", false}, {"DELIVERY", "whd", "deliveries", false}},
+		ids:      []idKind{{"WEBHOOK", "whe", "webhooks", false, nil}, {"DELIVERY", "whd", "deliveries", false, nil}},
 		problems: webhookProblems,
 		events:   webhookEvents,
 		sealed:   []string{"webhooks"},

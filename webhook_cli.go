@@ -115,9 +115,9 @@ type webhookRow struct {
 
 // webhookPages reads the webhooks that the options of webhook list leave.
 func webhookPages(e *env, q *queries) (rowPages, error) {
-	state := e.str("state")
-	if state != "" && !slices.Contains(asTexts(webhookStates), state) {
-		return nil, usageError(fmt.Sprintf("-state must be pending, enabled or disabled, not %q", printable(state)))
+	state, err := e.choice("state", asTexts(webhookStates))
+	if err != nil {
+		return nil, err
 	}
 	o, err := e.filterAccount()
 	if err != nil {

@@ -177,8 +177,12 @@ func widgetSnippet(e *env) error {
 			s.Origins = append(s.Origins, o.Origin)
 		}
 		if len(s.Origins) == 0 {
+			owner, err := st.accountWord(w.AccountID)
+			if err != nil {
+				return err
+			}
 			e.note("no site may use this widget yet: add the site's origin with "+
-				"'widgetd origin add https://www.example.com -account %s'\n", w.AccountID)
+				"'widgetd origin add https://www.example.com -account %s'\n", owner)
 		}
 		return e.printAsIs(s, s.text())
 	})
