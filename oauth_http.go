@@ -472,7 +472,7 @@ func appWing(s *server) wing {
 		{pattern: "POST " + app + "/rotate-secret", scope: scopeApps, noBody: true, creates: true,
 			refuses: "app_not_found app_without_secret", endpoint: owned(s, readSecretRotation, s.rotateAppSecret)},
 		{pattern: "DELETE " + app, scope: scopeApps, answers: answerForm{empty: 204}, refuses: "app_not_found",
-			endpoint: owned(s, readNoMembers, s.removeApp)},
+			endpoint: owned(s, readDryRun, s.removeApp)},
 	}}
 }
 
@@ -566,12 +566,30 @@ func (s *server) rotateAppSecret(
 	})
 }
 
+// A removedApp is an application that would be removed.
+type removedApp struct {
+	*app
+	Grants   int `json:"grants"`   // How many grants of it would end.
+	Webhooks int `json:"webhooks"` // How many webhooks it has made.
+	dryAnswer
+}
+
 // Remove an application.
 //
 // It is removed for good: from then on none of its tokens, codes and secrets works, its webhooks get nothing, and every
 // grant of it ends.
-func (s *server) removeApp(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
-	return noContent, s.store.update(ctx, func(t *tx) error { return removeApp(t, of, c.id(), actorToken(c)) })
+func (s *server) removeApp(ctx context.Context, c *call, of owner, _ noMembers) (*removedApp, error) {
+	return carryOut(ctx, s, c, func(t *tx) (*removedApp, error) {
+		p, err := t.app(of, c.id())
+		if err != nil {
+			return nil, err
+		}
+		grants, webhooks, err := t.countOfApp(p.ID)
+		if err != nil {
+			return nil, err
+		}
+		return &removedApp{p, grants, webhooks, dryAnswer{c.in.dry}}, removeApp(t, of, p.ID, actorToken(c))
+	})
 }
 
 // grantWing makes the routes of grants.
@@ -581,7 +599,7 @@ func grantWing(s *server) wing {
 		{pattern: "GET /grants/{id}", scope: scopeApps, refuses: "grant_not_found",
 			endpoint: owned(s, readNoMembers, s.getGrant)},
 		{pattern: "DELETE /grants/{id}", scope: scopeApps, answers: answerForm{empty: 204}, refuses: "grant_not_found",
-			endpoint: owned(s, readNoMembers, s.endGrant)},
+			endpoint: owned(s, readDryRun, s.endGrant)},
 	}}
 }
 
@@ -614,16 +632,33 @@ func (s *server) getGrant(_ context.Context, c *call, of owner, _ noMembers) (*g
 	return s.store.grant(of, c.id())
 }
 
+// An endedGrant is a grant that would end.
+type endedGrant struct {
+	*grant
+	Webhooks int `json:"webhooks"` // How many webhooks that were made under it would be removed.
+	dryAnswer
+}
+
 // End a grant.
 //
 // Within a second none of its tokens works, and the webhooks that the application has made under it are removed.
 // Ending it again changes nothing.
-func (s *server) endGrant(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
+func (s *server) endGrant(ctx context.Context, c *call, of owner, _ noMembers) (*endedGrant, error) {
 	why := grantEnd(endedByOwner)
 	if c.caller.admin() {
 		why = endedByOperator
 	}
-	return noContent, s.store.update(ctx, func(t *tx) error { return endGrant(t, of, c.id(), why, actorToken(c)) })
+	return carryOut(ctx, s, c, func(t *tx) (*endedGrant, error) {
+		g, err := t.grant(of, c.id())
+		if err != nil {
+			return nil, err
+		}
+		webhooks, err := t.webhooksOfGrant(g.ID)
+		if err != nil {
+			return nil, err
+		}
+		return &endedGrant{g, len(webhooks), dryAnswer{c.in.dry}}, endGrant(t, of, g.ID, why, actorToken(c))
+	})
 }
 
 // signinWing makes the route for sign-in codes.

@@ -39,7 +39,7 @@ func webhookRoutes(a *webhookAPI) []route {
 		{pattern: "PATCH /webhooks/{id}", scope: scopeWebhooks, refuses: one,
 			endpoint: owned(a.server, a.readWebhookChange, a.updateWebhook)},
 		{pattern: "DELETE /webhooks/{id}", scope: scopeWebhooks, refuses: one, answers: answerForm{empty: 204},
-			endpoint: owned(a.server, readNoMembers, a.deleteWebhook)},
+			endpoint: owned(a.server, readDryRun, a.deleteWebhook)},
 		{pattern: "POST /webhooks/{id}/test", scope: scopeWebhooks, noBody: true, refuses: one,
 			endpoint: owned(a.server, readNoMembers, a.testWebhook)},
 		{pattern: "POST /webhooks/{id}/enable", scope: scopeWebhooks, noBody: true, refuses: one,
@@ -307,12 +307,27 @@ func (a *webhookAPI) getWebhook(_ context.Context, c *call, of owner, _ noMember
 	return shownWebhook(w), nil
 }
 
+// A removedWebhook is a webhook that would be removed.
+type removedWebhook struct {
+	*webhook
+	WaitingEvents int `json:"waiting_events"` // How many events are still to be sent again to it.
+	dryAnswer
+}
+
 // Remove a webhook.
 //
 // What was not yet sent to it is not sent any more.
-func (a *webhookAPI) deleteWebhook(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
-	return noContent, a.store.update(ctx, func(t *tx) error {
-		return removeWebhook(t, of, c.id(), actorToken(c))
+func (a *webhookAPI) deleteWebhook(ctx context.Context, c *call, of owner, _ noMembers) (*removedWebhook, error) {
+	return carryOut(ctx, a.server, c, func(t *tx) (*removedWebhook, error) {
+		w, err := t.webhook(of, c.id())
+		if err != nil {
+			return nil, err
+		}
+		waiting, err := t.countRetries(w.ID)
+		if err != nil {
+			return nil, err
+		}
+		return &removedWebhook{shownWebhook(w), waiting, dryAnswer{c.in.dry}}, removeWebhook(t, of, w.ID, actorToken(c))
 	})
 }
 
