@@ -96,7 +96,9 @@ var booksCommands = []command{
 		[]option{optReverseDate}, changeExports("POST /books/connections/{id}/exports/{export_id}/reverse")},
 	{"books disconnect", "CONNECTION", "send nothing more with a connection; what was sent stays in the books",
 		append([]option{optUnasked}, ledgerOptions...), routeCommand{route: "DELETE /books/connections/{id}",
-			keys: (*env).keyFile, plan: planDisconnecting, text: "connection ${id} with books disconnected"}.run},
+			keys: (*env).keyFile, text: "connection ${id} with books disconnected",
+			asks: asking("disconnects the books ${id} (${organisation.name}), and drops what was not sent to them"),
+		}.run},
 }
 
 // product returns the product that the command's first argument names. Errors: usageError.
@@ -332,15 +334,6 @@ func changeExports(route string) func(e *env) error {
 		}
 		return e.printRows(exportColumns, nil, []*jsonValue{&x})
 	}
-}
-
-// planDisconnecting says what disconnecting books does.
-func planDisconnecting(e *env, q *queries) (_, plan string, err error) {
-	c, err := q.usedBookConnection(anyAccount, e.args[0])
-	if err != nil {
-		return "", "", err
-	}
-	return "", "disconnects the books " + withName(c.ID, c.Organisation) + ", and drops what was not sent to them", nil
 }
 
 // booksStatus is what the status command says of books.

@@ -94,7 +94,8 @@ var licenseCommands = []command{
 	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason},
 		routeCommand{route: "POST /licenses/{id}/reinstate", text: "${id} is ${status}"}.run},
 	{"license revoke", "LICENSE", "end a licence for good", []option{optReason, optUnasked},
-		routeCommand{route: "POST /licenses/{id}/revoke", text: "${id} is ${status}", plan: planRevoking}.run},
+		routeCommand{route: "POST /licenses/{id}/revoke", text: "${id} is ${status}",
+			asks: asking("ends the licence ${id} (${product}) for good, and its ${seats.used device} with it")}.run},
 	{"license rotate-key", "LICENSE", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens},
 		routeCommand{route: "POST /licenses/{id}/rotate-key", text: "key: ${key}  (shown once)",
 			before: checkOldKeyUntil}.run},
@@ -136,16 +137,6 @@ func showNewLicense(e *env, made *jsonValue) error {
 		text = strings.ReplaceAll(text, "${expires_at}", "never")
 	}
 	return e.print(nil, fillText(text, made))
-}
-
-// planRevoking says what revoking a licence does. Of one that does not exist the route tells.
-func planRevoking(e *env, q *queries) (_, plan string, err error) {
-	l, err := q.license(anyAccount, e.args[0])
-	if err != nil || l.State == statusRevoked {
-		return "", "", except(err, errLicense)
-	}
-	return "", fmt.Sprintf("ends %s for good, and its %s with it", withName("the licence "+l.ID, l.Product),
-		countOf(l.SeatsUsed, "device")), nil
 }
 
 // checkOldKeyUntil refuses an end of the old key that has passed, which a slip of the year may be.

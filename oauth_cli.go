@@ -50,8 +50,9 @@ var appCommands = []command{
 		"give an application another secret, shown once; the one before is taken too for a week",
 		[]option{optNow}, routeCommand{route: "POST /apps/{id}/rotate-secret", show: showAppSecret}.run},
 	{"app remove", "APP", "remove an application; nothing of it works from then on, and every grant of it ends",
-		[]option{optUnasked}, routeCommand{route: "DELETE /apps/{id}", text: "application ${name} removed",
-			plan: planRemovingApp}.run},
+		[]option{optUnasked}, routeCommand{route: "DELETE /apps/{id}", text: "application ${id} (${name}) removed",
+			asks: asking("removes the application ${id} (${name}) for good, with ${grants grant} and " +
+				"${webhooks webhook}")}.run},
 }
 
 // commaBefore matches the commas of a list of addresses that separate two, not those within one.
@@ -93,18 +94,6 @@ func appVerify(e *env) error {
 		who = "only the account that owns it can agree to it"
 	}
 	return e.print(p, fmt.Sprintf("%s (%s): %s", p.ID, printable(p.Name), who))
-}
-
-// planRemovingApp says what removing an application does.
-func planRemovingApp(e *env, q *queries) (name, plan string, err error) {
-	p, err := q.app(anyAccount, e.args[0])
-	if err != nil {
-		return "", "", err
-	}
-	name = withName(p.ID, p.Name)
-	grants, webhooks, err := q.countOfApp(p.ID)
-	return name, fmt.Sprintf("removes the application %s for good, with %s and %s", name,
-		countOf(grants, "grant"), countOf(webhooks, "webhook")), err
 }
 
 // The options of these commands.

@@ -624,10 +624,12 @@ func readRefundLine(in *input) linePart {
 	return part
 }
 
-// A refundAnswer is a refund that was made, with what tells which order it is of; in a dry run one that would be made.
+// A refundAnswer is a refund that was made; in a dry run one that would be made.
 type refundAnswer struct {
 	ID *string `json:"id" is:"ref"` // The id of the refund, or null: it is a dry run.
-	listedRefund
+	refund
+	Currency string         `json:"currency"` // The currency of its amounts.
+	Method   *paymentMethod `json:"method"`   // How the money was paid, or null: outside.
 	dryAnswer
 }
 
@@ -658,10 +660,16 @@ func (s *server) refundOrder(ctx context.Context, c *call, of owner, r *newRefun
 		if err != nil {
 			return nil, err
 		}
-		made := &refundAnswer{&f.ID, listedRefund{viewRefund(*f), o.AccountID, o.Reference, o.Method, o.Currency},
-			dryAnswer{c.in.dry}}
+		made := &refundAnswer{ID: &f.ID, refund: viewRefund(*f), Currency: o.Currency, dryAnswer: dryAnswer{c.in.dry}}
 		if c.in.dry {
 			made.ID = nil
+		}
+		if f.PaymentID != nil {
+			p, err := t.payment(*f.PaymentID)
+			if err != nil {
+				return nil, err
+			}
+			made.Method = &p.Method
 		}
 		return made, nil
 	})

@@ -14,8 +14,9 @@ var payoutCommands = []command{
 		routeCommand{route: "GET /payouts/{id}", show: showPayout}.run},
 	{"payout confirm", "PAYOUT", "say that a payout is on the bank's statement with this amount, so that it and the " +
 		"others of its connection are booked: at Vipps nothing reports that they arrive", []option{optUnasked},
-		routeCommand{route: "POST /payouts/{id}/confirm", plan: planConfirming,
-			text: "${id} was compared with the bank"}.run},
+		routeCommand{route: "POST /payouts/{id}/confirm", text: "${id} was compared with the bank",
+			asks: asking("says that ${id} has arrived with ${amount money} on ${arrival_date}, so that the payouts of " +
+				"its connection are booked")}.run},
 	{"payout export", "PAYOUT", "print what is in a payout, with the orders: one JSON object a line, or CSV",
 		[]option{optCSV}, listCommand{export: true, route: "GET /payouts/{id}/items", cell: payoutCell,
 			columns: "id category kind amount fee tax net method at order_id payment_id refund_id dispute_id " +
@@ -48,14 +49,4 @@ func showPayout(e *env, answer *jsonValue) error {
 	}
 	fmt.Fprintln(e.stdout)
 	return e.printRows("CATEGORY METHOD ITEMS AMOUNT FEE TAX NET", payoutCell, elementsOf(memberAt(answer, "sums")))
-}
-
-// planConfirming says what confirming a payout does.
-func planConfirming(e *env, q *queries) (_, plan string, err error) {
-	p, err := q.payout(anyAccount, e.args[0])
-	if err != nil {
-		return "", "", err
-	}
-	return "", fmt.Sprintf("says that %s has arrived with %s on %s, so that the payouts of its connection are booked",
-		p.ID, formatMoney(p.Amount, p.Currency), valueOr(p.ArrivalDate, "?")), nil
 }

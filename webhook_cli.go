@@ -78,8 +78,9 @@ var webhookCommands = []command{
 		routeCommand{route: "POST /webhooks/{id}/deliveries/{delivery}/retry", show: showSentEvent,
 			after: noteSending}.run},
 	{"webhook remove", "WEBHOOK", "remove a webhook; what was still to be sent to it is not sent",
-		[]option{optUnasked}, routeCommand{route: "DELETE /webhooks/{id}", text: "webhook ${name} removed",
-			plan: planRemovingWebhook}.run},
+		[]option{optUnasked}, routeCommand{route: "DELETE /webhooks/{id}", text: "webhook ${id} (${url host}) removed",
+			asks: asking("removes the webhook ${id} (${url host}) for good; still to be sent again to it: " +
+				"${waiting_events event}")}.run},
 }
 
 // noteSending says so where the service is to send something and none runs.
@@ -160,18 +161,6 @@ func webhookCell(member string, row *jsonValue) any {
 		return strconv.Itoa(maxWaiting) + "+"
 	}
 	return nil
-}
-
-// planRemovingWebhook says what removing a webhook does.
-func planRemovingWebhook(e *env, q *queries) (name, plan string, err error) {
-	w, err := q.webhook(anyAccount, e.args[0])
-	if err != nil {
-		return "", "", err
-	}
-	name = withName(w.ID, w.host())
-	waiting, err := q.countRetries(w.ID)
-	return name, fmt.Sprintf("removes the webhook %s for good; still to be sent again to it: %s", name,
-		countOf(waiting, "event")), err
 }
 
 // webhookStatus is what the status command says of webhooks.
