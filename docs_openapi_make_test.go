@@ -1119,7 +1119,8 @@ func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 		m.addContent(all[also], rt, id, also, kind)
 	}
 	if rt.answers.empty != 0 && rt.endpoint.known().has(inQuery, "dry_run") {
-		all["200"] = jsonObjectOf("description", "With `dry_run`: what would end.", "headers", m.headers(rt, "200", nil))
+		all["200"] = jsonObjectOf("description", "With `dry_run`: what would end.",
+			"headers", m.headers(rt, "200", nil))
 		m.addContent(all["200"], rt, id, "200", "application/json")
 	}
 	if rt.form != "" { // whose refusals are no problems, but as its standard has them

@@ -356,7 +356,7 @@ func TestReleased_nothingThatCallersRelyOnIsGone(t *testing.T) {
 	ofNewRequests := []string{
 		"POST /orders 200 #(allOf 1)/pay_url may be null", // only if the request says pay: later
 		"POST /orders/{id}/refunds 200 #/id may be null",  // only with dry_run, and so is the next
-		"POST /books/connections/{id}/exports/{export_id}/reverse 200 #/id may be null",
+		"POST /books/connections/{id}/exports/{export}/reverse 200 #/id may be null",
 	}
 	for _, fault := range brokenPromises(released, openapiDocument(), narrowed) {
 		if !slices.Contains(ofNewRequests, fault) {

@@ -233,7 +233,8 @@ func askRejecting(_ *routeRequest, would *jsonValue) string {
 	if memberAt(would, "payment").kind == jsonNull {
 		return ""
 	}
-	return fillText("rejects ${id} for good, and the ${total money} that the guest has paid by ${method} go back", would)
+	return fillText("rejects ${id} for good, and the ${total money} that the guest has paid by ${method} go back",
+		would)
 }
 
 // askRefunding says what a refund gives back, and how, and has the request name that amount.

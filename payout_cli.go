@@ -15,8 +15,8 @@ var payoutCommands = []command{
 	{"payout confirm", "PAYOUT", "say that a payout is on the bank's statement with this amount, so that it and the " +
 		"others of its connection are booked: at Vipps nothing reports that they arrive", []option{optUnasked},
 		routeCommand{route: "POST /payouts/{id}/confirm", text: "${id} was compared with the bank",
-			asks: asking("says that ${id} has arrived with ${amount money} on ${arrival_date}, so that the payouts of " +
-				"its connection are booked")}.run},
+			asks: asking("says that ${id} has arrived with ${amount money} on ${arrival_date}, so that the payouts " +
+				"of its connection are booked")}.run},
 	{"payout export", "PAYOUT", "print what is in a payout, with the orders: one JSON object a line, or CSV",
 		[]option{optCSV}, listCommand{export: true, route: "GET /payouts/{id}/items", cell: payoutCell,
 			columns: "id category kind amount fee tax net method at order_id payment_id refund_id dispute_id " +

@@ -231,8 +231,8 @@ func webhookEvent(w *webhook, kind eventType, actor string, data ...string) even
 // address, whose path may be a secret.
 func (w *webhook) host() string { return hostWithPort(w.URL) }
 
-// hostWithPort returns the host of an address, with its port if it has one; "" for what is none, as an operator may have
-// edited the row.
+// hostWithPort returns the host of an address, with its port if it has one; "" for what is none, as an operator may
+// have edited the row.
 func hostWithPort(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
