@@ -240,34 +240,26 @@ func (a *booksAPI) getBookConnection(
 	return b.show(), nil
 }
 
-// A removedBookConnection is a connection with books that would end.
-type removedBookConnection struct {
-	*bookConnection
-	DroppedExports int64 `json:"dropped_exports"` // How many exports of which nothing is in the books would be dropped.
-	dryAnswer
-}
-
 // Disconnect books.
 //
 // Sends nothing more, and gives the access back where the software allows that for one company. Exports of which
 // nothing is in the books are dropped; what was sent stays in the books. If the same company is connected again, it
 // gets this connection back, so that no day is sent twice.
-func (a *booksAPI) disconnectBooks(
-	ctx context.Context, c *call, of owner, _ noMembers,
-) (*removedBookConnection, error) {
+func (a *booksAPI) disconnectBooks(ctx context.Context, c *call, of owner, _ noMembers) (*bookConnection, error) {
 	if !c.in.dry {
 		if err := a.books.giveBackAccess(ctx, of, c.id()); err != nil {
 			return nil, err
 		}
 	}
-	return carryOut(ctx, a.server, c, func(t *tx) (*removedBookConnection, error) {
+	return enact(ctx, a.server, c, func(t *tx) (*bookConnection, error) {
 		b, err := t.usedBookConnection(of, c.id())
 		if err != nil {
 			return nil, err
 		}
-		view := *b.show()
+		ends := *b.show()
 		dropped, err := disconnectBooks(t, b, actorToken(c))
-		return &removedBookConnection{&view, dropped, dryAnswer{c.in.dry}}, err
+		ends.dryEnd = dryEndOf("exports", int(dropped))
+		return &ends, err
 	})
 }
 

@@ -30,7 +30,7 @@ func TestBooksHTTP_anOwnerConnectsMapsSeesAndSends(t *testing.T) {
 		at := "/" + k.connection
 		asked := k.requests()
 		k.asked("DELETE", at+"?dry_run=true", "").is(200).tells("id", k.connection, "state", "in_use",
-			"dropped_exports", 0, "dry_run", true)
+			"ends.exports", 0, "dry_run", true)
 		k.asked("GET", at, "").is(200).tells("state", "in_use")
 		equal(t, "requests to the books in a dry run", k.requests()-asked, 0)
 		k.asked("DELETE", at, "").is(204)

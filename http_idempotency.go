@@ -61,7 +61,7 @@ func create[Res any](
 	ctx context.Context, s *server, c *call, f func(*tx) (Res, error),
 ) (res Res, err error) {
 	if c.idemKey == "" || c.in.dry {
-		return carryOut(ctx, s, c, f)
+		return enact(ctx, s, c, f)
 	}
 	keys := s.keys.Load()
 	id := keys.hash("idempotency scope", s.idempotencyCaller(c), c.route.pattern, c.idemKey)
@@ -96,9 +96,9 @@ func create[Res any](
 	return res, err
 }
 
-// carryOut runs f in a transaction, and returns what f has returned. With ?dry_run=true the transaction is rolled back,
+// enact runs f in a transaction, and returns what f has returned. With ?dry_run=true the transaction is rolled back,
 // so that nothing stays but the answer, and nobody is told of anything; what else a handler does, it leaves out then.
-func carryOut[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, error)) (res Res, err error) {
+func enact[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, error)) (res Res, err error) {
 	err = s.store.update(ctx, func(t *tx) (err error) {
 		if res, err = f(t); err != nil || !c.in.dry {
 			return err

@@ -51,8 +51,8 @@ var appCommands = []command{
 		[]option{optNow}, routeCommand{route: "POST /apps/{id}/rotate-secret", show: showAppSecret}.run},
 	{"app remove", "APP", "remove an application; nothing of it works from then on, and every grant of it ends",
 		[]option{optUnasked}, routeCommand{route: "DELETE /apps/{id}", text: "application ${id} (${name}) removed",
-			asks: asking("removes the application ${id} (${name}) for good, with ${grants grant} and " +
-				"${webhooks webhook}")}.run},
+			asks: asking("removes the application ${id} (${name}) for good, with ${ends.grants grant} and " +
+				"${ends.webhooks webhook}")}.run},
 }
 
 // commaBefore matches the commas of a list of addresses that separate two, not those within one.

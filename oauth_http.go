@@ -566,20 +566,12 @@ func (s *server) rotateAppSecret(
 	})
 }
 
-// A removedApp is an application that would be removed.
-type removedApp struct {
-	*app
-	Grants   int `json:"grants"`   // How many grants of it would end.
-	Webhooks int `json:"webhooks"` // How many webhooks it has made.
-	dryAnswer
-}
-
 // Remove an application.
 //
 // It is removed for good: from then on none of its tokens, codes and secrets works, its webhooks get nothing, and every
 // grant of it ends.
-func (s *server) removeApp(ctx context.Context, c *call, of owner, _ noMembers) (*removedApp, error) {
-	return carryOut(ctx, s, c, func(t *tx) (*removedApp, error) {
+func (s *server) removeApp(ctx context.Context, c *call, of owner, _ noMembers) (*app, error) {
+	return enact(ctx, s, c, func(t *tx) (*app, error) {
 		p, err := t.app(of, c.id())
 		if err != nil {
 			return nil, err
@@ -588,7 +580,9 @@ func (s *server) removeApp(ctx context.Context, c *call, of owner, _ noMembers) 
 		if err != nil {
 			return nil, err
 		}
-		return &removedApp{p, grants, webhooks, dryAnswer{c.in.dry}}, removeApp(t, of, p.ID, actorToken(c))
+		p.dryEnd = dryEndOf("grants", grants)
+		p.Ends["webhooks"] = int64(webhooks)
+		return p, removeApp(t, of, p.ID, actorToken(c))
 	})
 }
 
@@ -632,23 +626,16 @@ func (s *server) getGrant(_ context.Context, c *call, of owner, _ noMembers) (*g
 	return s.store.grant(of, c.id())
 }
 
-// An endedGrant is a grant that would end.
-type endedGrant struct {
-	*grant
-	Webhooks int `json:"webhooks"` // How many webhooks that were made under it would be removed.
-	dryAnswer
-}
-
 // End a grant.
 //
 // Within a second none of its tokens works, and the webhooks that the application has made under it are removed.
 // Ending it again changes nothing.
-func (s *server) endGrant(ctx context.Context, c *call, of owner, _ noMembers) (*endedGrant, error) {
+func (s *server) endGrant(ctx context.Context, c *call, of owner, _ noMembers) (*grant, error) {
 	why := grantEnd(endedByOwner)
 	if c.caller.admin() {
 		why = endedByOperator
 	}
-	return carryOut(ctx, s, c, func(t *tx) (*endedGrant, error) {
+	return enact(ctx, s, c, func(t *tx) (*grant, error) {
 		g, err := t.grant(of, c.id())
 		if err != nil {
 			return nil, err
@@ -657,7 +644,8 @@ func (s *server) endGrant(ctx context.Context, c *call, of owner, _ noMembers) (
 		if err != nil {
 			return nil, err
 		}
-		return &endedGrant{g, len(webhooks), dryAnswer{c.in.dry}}, endGrant(t, of, g.ID, why, actorToken(c))
+		g.dryEnd = dryEndOf("webhooks", len(webhooks))
+		return g, endGrant(t, of, g.ID, why, actorToken(c))
 	})
 }
 

@@ -492,7 +492,7 @@ func (s *server) getOrder(_ context.Context, c *call, of owner, _ noMembers) (*o
 
 // decide runs f in a transaction, and answers with what became of the order that it returns.
 func (s *server) decide(ctx context.Context, c *call, f func(t *tx) (*order, error)) (*order, error) {
-	return carryOut(ctx, s, c, func(t *tx) (*order, error) {
+	return enact(ctx, s, c, func(t *tx) (*order, error) {
 		t.quiet()
 		o, err := f(t)
 		if err != nil {

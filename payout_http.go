@@ -133,7 +133,7 @@ func (s *server) listPayoutItems(
 // arrived, so its connection is booked only once somebody has compared one: it and the others that wait for that are
 // then looked at again. Once is enough for each connection.
 func (s *server) confirmPayout(ctx context.Context, c *call, of owner, _ noMembers) (*payoutDetail, error) {
-	return carryOut(ctx, s, c, func(t *tx) (*payoutDetail, error) {
+	return enact(ctx, s, c, func(t *tx) (*payoutDetail, error) {
 		if err := confirmPayout(t, of, c.id()); err != nil {
 			return nil, err
 		}

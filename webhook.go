@@ -153,6 +153,7 @@ type webhook struct {
 
 	CreatedAt stamp `json:"created_at"` // When it was added.
 	UpdatedAt stamp `json:"updated_at"` // When it was last changed.
+	dryEnd
 
 	SecretNumber int   `json:"-"` // of the rotation, from 1
 	TestSeq      int64 `json:"-"` // number of the event of the test that is still to be sent; 0: none

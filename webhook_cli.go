@@ -80,7 +80,7 @@ var webhookCommands = []command{
 	{"webhook remove", "WEBHOOK", "remove a webhook; what was still to be sent to it is not sent",
 		[]option{optUnasked}, routeCommand{route: "DELETE /webhooks/{id}", text: "webhook ${id} (${url host}) removed",
 			asks: asking("removes the webhook ${id} (${url host}) for good; still to be sent again to it: " +
-				"${waiting_events event}")}.run},
+				"${ends.events event}")}.run},
 }
 
 // noteSending says so where the service is to send something and none runs.

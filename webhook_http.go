@@ -307,18 +307,11 @@ func (a *webhookAPI) getWebhook(_ context.Context, c *call, of owner, _ noMember
 	return shownWebhook(w), nil
 }
 
-// A removedWebhook is a webhook that would be removed.
-type removedWebhook struct {
-	*webhook
-	WaitingEvents int `json:"waiting_events"` // How many events are still to be sent again to it.
-	dryAnswer
-}
-
 // Remove a webhook.
 //
 // What was not yet sent to it is not sent any more.
-func (a *webhookAPI) deleteWebhook(ctx context.Context, c *call, of owner, _ noMembers) (*removedWebhook, error) {
-	return carryOut(ctx, a.server, c, func(t *tx) (*removedWebhook, error) {
+func (a *webhookAPI) deleteWebhook(ctx context.Context, c *call, of owner, _ noMembers) (*webhook, error) {
+	return enact(ctx, a.server, c, func(t *tx) (*webhook, error) {
 		w, err := t.webhook(of, c.id())
 		if err != nil {
 			return nil, err
@@ -327,7 +320,9 @@ func (a *webhookAPI) deleteWebhook(ctx context.Context, c *call, of owner, _ noM
 		if err != nil {
 			return nil, err
 		}
-		return &removedWebhook{shownWebhook(w), waiting, dryAnswer{c.in.dry}}, removeWebhook(t, of, w.ID, actorToken(c))
+		ends := shownWebhook(w)
+		ends.dryEnd = dryEndOf("events", waiting)
+		return ends, removeWebhook(t, of, w.ID, actorToken(c))
 	})
 }
 
