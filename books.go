@@ -235,6 +235,7 @@ type bookConnection struct {
 
 	CreatedAt stamp `json:"created_at"` // When it was connected first.
 	RemovedAt stamp `json:"-"`
+	dryEnd
 }
 
 // A bookOrganisation is the company whose books an account is connected with, or null: it is to be chosen.

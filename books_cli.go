@@ -66,8 +66,8 @@ var booksRouteCommands = []routeCommand{
 		help: "have the running service reverse the entry of an export", show: showExports, after: noteExports},
 	{name: "books disconnect", route: "DELETE /books/connections/{id}", args: "CONNECTION", keys: (*env).keyFile,
 		help:    "send nothing more with a connection; what was sent stays in the books",
-		options: append([]option{optUnasked}, ledgerOptions...), plan: planDisconnecting,
-		text: "connection ${id} with books disconnected"},
+		options: append([]option{optUnasked}, ledgerOptions...), text: "connection ${id} with books disconnected",
+		asks: asking("disconnects the books ${id} (${organisation.name}), and drops what was not sent to them")},
 }
 
 // The other commands on books.
@@ -235,15 +235,6 @@ func showExports(e *env, answer *jsonValue) error {
 
 // noteExports says so if no service runs.
 func noteExports(e *env, _ *jsonValue) { e.noteQueued() }
-
-// planDisconnecting says what disconnecting books does.
-func planDisconnecting(e *env, q *queries) (_, plan string, err error) {
-	c, err := q.usedBookConnection(anyAccount, e.args[0])
-	if err != nil {
-		return "", "", err
-	}
-	return "", "disconnects the books " + withName(c.ID, c.Organisation) + ", and drops what was not sent to them", nil
-}
 
 // booksStatus is what the status command says of books.
 func booksStatus(v *statusView, to *statusReport) error {

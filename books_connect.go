@@ -304,10 +304,8 @@ func chooseOrganisation(
 	return bindOrganisation(t, keys, c, *company, tokens, actor)
 }
 
-// disconnect ends the use of a connection: here in any case, and at the product as far as it allows that. Exports
-// that were not sent are dropped. Those that were sent stay known, in case the company is connected again: entries
-// of which it is uncertain whether they are in the books are looked for then. Errors: errBooksConnection.
-func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error {
+// giveBackAccess ends the use of a connection at the product, as far as that allows it. Errors: errBooksConnection.
+func (b *books) giveBackAccess(ctx context.Context, o owner, id string) error {
 	c, err := b.store.usedBookConnection(o, id)
 	if err != nil {
 		return err
@@ -325,26 +323,26 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 			b.log.Warn("a connection with books was ended here only", "connection", c.ID, "error", err.Error())
 		}
 	}
-	return b.update(ctx, func(t *tx) error {
-		c, err := t.usedBookConnection(o, id)
-		if err != nil {
-			return err
-		}
-		if err := t.saveBookTokens(c, nil); err != nil {
-			return err
-		}
-		t.dropUnsentExports(c.ID, false, nil)
-		t.dropUnsentExports(c.ID, true, nil)
-		t.pauseExports(c.ID)
-		t.addEvent(booksEvent(c, eventBooksDisconnected, actor))
-		if c.OrganisationID == nil {
-			t.removeBookConnection(c.ID)
-			return nil
-		}
-		c.RemovedAt, c.SendFrom, c.PayoutsFrom = t.now, nil, nil
-		t.saveBookConnection(c)
-		return nil
-	})
+	return nil
+}
+
+// disconnectBooks ends the use of a connection here. Exports that were not sent are dropped; it returns how many. Those
+// that were sent stay known, in case the company is connected again: entries of which it is uncertain whether they are
+// in the books are looked for then.
+func disconnectBooks(t *tx, c *bookConnection, actor string) (dropped int64, err error) {
+	if err := t.saveBookTokens(c, nil); err != nil {
+		return 0, err
+	}
+	dropped = t.dropUnsentExports(c.ID, false, nil) + t.dropUnsentExports(c.ID, true, nil)
+	t.pauseExports(c.ID)
+	t.addEvent(booksEvent(c, eventBooksDisconnected, actor))
+	if c.OrganisationID == nil {
+		t.removeBookConnection(c.ID)
+		return dropped, nil
+	}
+	c.RemovedAt, c.SendFrom, c.PayoutsFrom = t.now, nil, nil
+	t.saveBookConnection(c)
+	return dropped, nil
 }
 
 // saveMapping confirms the mapping of a connection, and wakes the exports that wait for it. Errors:

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -70,6 +71,20 @@ func newBookkeeper(t testing.TB, product string) *bookkeeper {
 		k.set(func(c *bookConnection) { series := "W"; c.Series = &series })
 	}
 	return k
+}
+
+// disconnect is what DELETE /books/connections/{id} does.
+func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error {
+	if err := b.giveBackAccess(ctx, o, id); err != nil {
+		return err
+	}
+	return b.update(ctx, func(t *tx) error {
+		c, err := t.usedBookConnection(o, id)
+		if err != nil {
+			return err
+		}
+		return second(disconnectBooks(t, c, actor))
+	})
 }
 
 // time lets time pass.

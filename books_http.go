@@ -62,7 +62,7 @@ func connectionRoutes(a *booksAPI) []route {
 		{pattern: "PATCH " + connectionPath, scope: scopeBooks, refuses: ofConnection + " books_connection_state",
 			endpoint: owned(a.server, readBookConnectionChange, a.updateBookConnection)},
 		{pattern: "DELETE " + connectionPath, scope: scopeBooks, answers: answerForm{empty: 204}, refuses: ofConnection,
-			endpoint: owned(a.server, readNoMembers, a.disconnectBooks)},
+			endpoint: owned(a.server, readDryRun, a.disconnectBooks)},
 		{pattern: "GET " + connectionPath + "/accounts", scope: scopeBooks, refuses: ofItsBooks,
 			endpoint: connected(a, readChartDate, a.getBookAccounts)},
 		{pattern: "GET " + connectionPath + "/mapping", scope: scopeBooks, refuses: ofItsBooks,
@@ -245,8 +245,22 @@ func (a *booksAPI) getBookConnection(
 // Sends nothing more, and gives the access back where the software allows that for one company. Exports of which
 // nothing is in the books are dropped; what was sent stays in the books. If the same company is connected again, it
 // gets this connection back, so that no day is sent twice.
-func (a *booksAPI) disconnectBooks(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
-	return noContent, a.books.disconnect(ctx, of, c.id(), actorToken(c))
+func (a *booksAPI) disconnectBooks(ctx context.Context, c *call, of owner, _ noMembers) (*bookConnection, error) {
+	if !c.in.dry {
+		if err := a.books.giveBackAccess(ctx, of, c.id()); err != nil {
+			return nil, err
+		}
+	}
+	return enact(ctx, a.server, c, func(t *tx) (*bookConnection, error) {
+		b, err := t.usedBookConnection(of, c.id())
+		if err != nil {
+			return nil, err
+		}
+		ends := *b.show()
+		dropped, err := disconnectBooks(t, b, actorToken(c))
+		ends.dryEnd = dryEndOf("exports", int(dropped))
+		return &ends, err
+	})
 }
 
 func readBookConnectionChange(in *input) (w *bookConnectionChange) {
@@ -534,8 +548,16 @@ type bookReversal struct {
 }
 
 func readBookReversal(in *input) *bookReversal {
+	in.dryRun()
 	// The date of the reversal in the books, for a period that is locked meanwhile; by default that of the entry.
 	return &bookReversal{in.text("date", optional, 10, checkBusinessDate)}
+}
+
+// An exportAnswer is an export that was asked for; in a dry run one that would be.
+type exportAnswer struct {
+	ID *string `json:"id" is:"exp"` // The id of the export, or null: it would be made, and this is a dry run.
+	bookExport
+	dryAnswer
 }
 
 // Reverse an entry.
@@ -543,13 +565,25 @@ func readBookReversal(in *input) *bookReversal {
 // Has the entry of a day taken back: a draft is deleted, for another one a reversing entry is sent. The entry is read
 // before: if somebody has voided it, nothing is sent; if somebody has changed it, the reversal is held. Then the day
 // can be sent again.
-func (a *booksAPI) reverseBookExport(ctx context.Context, c *call, of owner, r *bookReversal) (*bookExport, error) {
+func (a *booksAPI) reverseBookExport(
+	ctx context.Context, c *call, of owner, r *bookReversal,
+) (*exportAnswer, error) {
 	c.stillTrue = replaysOf(of, anyReplay)
-	made, err := create(ctx, a.server, c, func(t *tx) (*bookExport, error) {
-		return reverseExport(t, of, c.id(), c.in.pathValue("export_id"), r.date)
+	made, err := create(ctx, a.server, c, func(t *tx) (*exportAnswer, error) {
+		x, err := reverseExport(t, of, c.id(), c.in.pathValue("export_id"), r.date)
+		if err != nil {
+			return nil, err
+		}
+		return &exportAnswer{&x.ID, *x, dryAnswer{c.in.dry}}, nil
 	})
-	a.books.wakeUp()
-	return made, err
+	if err != nil || !c.in.dry {
+		a.books.wakeUp()
+		return made, err
+	}
+	if _, err = a.store.bookExport(of, made.bookExport.ID); errors.Is(err, errExport) { // it is gone again
+		made.ID = nil
+	}
+	return made, except(err, errExport)
 }
 
 // The endpoints of mappings and of the books' own charts of accounts.

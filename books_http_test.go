@@ -28,6 +28,11 @@ func TestBooksHTTP_anOwnerConnectsMapsSeesAndSends(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		at := "/" + k.connection
+		asked := k.requests()
+		k.asked("DELETE", at+"?dry_run=true", "").is(200).tells("id", k.connection, "state", "in_use",
+			"ends.exports", 0, "dry_run", true)
+		k.asked("GET", at, "").is(200).tells("state", "in_use")
+		equal(t, "requests to the books in a dry run", k.requests()-asked, 0)
 		k.asked("DELETE", at, "").is(204)
 		k.asked("GET", at, "").is(404, "books_connection_not_found")
 		link := k.asked("POST", "", `{"product":"`+k.product+`"}`).is(200)
@@ -66,9 +71,11 @@ func TestBooksHTTP_anOwnerConnectsMapsSeesAndSends(t *testing.T) {
 		k.work(time.Minute)
 		k.asked("GET", at+"/exports?state=posted", "").is(200).contains(x["id"].(string))
 		k.asked("POST", export+"/reverse", `{"date":"1999-01-01"}`).is(422, "validation_failed")
-		if back := k.asked("POST", export+"/reverse", "").is(200).json(); back["reverses"] != x["id"] {
-			t.Errorf("%v", back)
-		}
+		wouldBe := k.asked("POST", export+"/reverse?dry_run=true", "").is(200)
+		wouldBe.tells("id", nil, "reverses", x["id"], "dry_run", true)
+		k.hasRows(1, "books_exports")
+		back := k.asked("POST", export+"/reverse", "").is(200).tells("reverses", x["id"], "dry_run", nil).json()
+		k.asked("POST", export+"/reverse?dry_run=true", "").is(200).tells("id", back["id"])
 	})
 }
 

@@ -344,9 +344,9 @@ func (t *tx) removeExport(x *bookExport) {
 }
 
 // dropUnsentExports deletes the exports of a connection of which nothing is in the books, of payouts or of days, before
-// a date, or all if that is nil. What may be there, and what is to be reversed, stays.
-func (t *tx) dropUnsentExports(connectionID string, payouts bool, before *businessDate) {
-	t.exec(`DELETE FROM books_exports WHERE connection_id = ?1 AND (?2 IS NULL OR date < ?2)
+// a date, or all if that is nil, and returns how many. What may be there, and what is to be reversed, stays.
+func (t *tx) dropUnsentExports(connectionID string, payouts bool, before *businessDate) int64 {
+	return t.exec(`DELETE FROM books_exports WHERE connection_id = ?1 AND (?2 IS NULL OR date < ?2)
 		AND state IN ('waiting', 'held', 'ready', 'failed') AND entry_id IS NULL AND reverses IS NULL
 		AND (payout_id IS NOT NULL) = ?3 AND part IS NOT 'undo'`, connectionID, before, payouts)
 }

@@ -45,9 +45,9 @@ type routeCommand struct {
 	// does.
 	before func(e *env, body map[string]any) error
 
-	// plan says what the command does, for confirm, and names what it does that to, for text as ${name}. nil: it does
-	// not ask.
-	plan func(e *env, q *queries) (name, plan string, err error)
+	// asks says what the command does, for confirm, by what the route answers with ?dry_run=true, and has the request
+	// name what it has asked about; "": there is nothing to ask. nil: the command does not ask. See also asking.
+	asks func(r *routeRequest, would *jsonValue) string
 
 	// show prints the answer to people in place of text. nil: text does, or without text a line for each member.
 	show func(e *env, answer *jsonValue) error
@@ -85,7 +85,7 @@ var optionNames = map[string]string{"account_id": "account", "expires_at": "expi
 // that order, but for those that an argument or an option of its own sets, those of a list's pages, and those that no
 // option can hold: objects, and lists of them. Then its own.
 func (c *routeCommand) routeOptions(rt *route, args string, kinds []idKind) (all []option) {
-	taken := append(strings.Fields(strings.ToLower(args)), "limit", "cursor", "since", "until")
+	taken := append(strings.Fields(strings.ToLower(args)), "limit", "cursor", "since", "until", "dry_run")
 	for _, o := range c.options {
 		taken = append(taken, o.member)
 	}
@@ -232,13 +232,16 @@ func (c routeCommand) run(e *env) error {
 			return e.explain(err)
 		}
 	}
-	if c.plan != nil {
-		err := e.confirm(func(q *queries) (plan string, err error) {
-			r.path["name"], plan, err = c.plan(e, q)
-			return plan, err
+	if c.asks != nil {
+		err := e.confirm(func(*queries) (string, error) {
+			would, err := e.tryRoute(c.keys, r)
+			if err != nil {
+				return "", err
+			}
+			return c.asks(r, would), nil
 		})
 		if err != nil {
-			return e.explain(err)
+			return err
 		}
 	}
 	answer, err := e.callRoute(c.keys, r)
@@ -246,6 +249,24 @@ func (c routeCommand) run(e *env) error {
 		return err
 	}
 	return c.print(e, r, answer)
+}
+
+// asking returns routeCommand.asks for a text in which members of the answer are filled in, see fillText.
+func asking(text string) func(*routeRequest, *jsonValue) string {
+	return func(_ *routeRequest, would *jsonValue) string { return fillText(text, would) }
+}
+
+// tryRoute returns what a route answers that only tells what it would do. What a DELETE would end is kept in r.ends.
+func (e *env) tryRoute(keys func(*env) (*keyring, error), r *routeRequest) (*jsonValue, error) {
+	r.query.Set("dry_run", "true")
+	defer r.query.Del("dry_run")
+	answer, err := e.callRoute(keys, r)
+	if err != nil {
+		return nil, err
+	}
+	would, err := parseJSON(answer)
+	r.ends = &would
+	return &would, err
 }
 
 // callRoute calls a route as the operator and returns the body of its answer, see asOperator.
@@ -259,6 +280,9 @@ func (e *env) callRoute(keys func(*env) (*keyring, error), r *routeRequest) (ans
 
 // print prints the answer of the route: with -json as it is.
 func (c routeCommand) print(e *env, r *routeRequest, answer []byte) error {
+	if len(answer) == 0 && r.ends != nil {
+		return e.done(fillText(c.text, r.ends))
+	}
 	if len(answer) == 0 {
 		return e.done(os.Expand(c.text, func(name string) string { return r.path[name] }))
 	}
@@ -291,11 +315,12 @@ type routeRequest struct {
 	members map[string]any // of the body
 	body    string         // in place of members: as it was typed
 	whole   bool           // of a list: the route answers with all rows at once
+	ends    *jsonValue     // by a dry run; nil: there was none
 }
 
 // request returns what the command's line sends to a route.
 func (e *env) request(route string) (*routeRequest, error) {
-	r := &routeRequest{route, map[string]string{}, url.Values{}, map[string]any{}, "", false}
+	r := &routeRequest{route: route, path: map[string]string{}, query: url.Values{}, members: map[string]any{}}
 	wildcards := wildcardsOf(route)
 	for i, word := range strings.Fields(e.command.args) {
 		switch arg, name := e.args[i], strings.ToLower(word); {
@@ -596,9 +621,24 @@ func (e *env) fieldText(f fieldError) string {
 	return name + ": " + f.Detail
 }
 
-// fillText returns a text with the members of an answer in place of their names: "${seats.used} seats".
+// fillText returns a text with the members of an answer in place of their names: "${id} is ${state}". What stands
+// behind a name says how: "${total money}" is an amount in the answer's currency, "${url host}" the host of an address,
+// and "${seats.used device}" a count, as "1 device".
 func fillText(text string, answer *jsonValue) string {
-	return os.Expand(text, func(name string) string { return memberText(memberAt(answer, name)) })
+	return os.Expand(text, func(name string) string {
+		name, form, _ := strings.Cut(name, " ")
+		member := memberAt(answer, name)
+		n, _ := member.integer()
+		switch form {
+		case "":
+			return memberText(member)
+		case "money":
+			return formatMoney(n, rawMember(answer, "currency"))
+		case "host":
+			return hostWithPort(member.text)
+		}
+		return countOf(n, form)
+	})
 }
 
 // memberAt returns the member of an answer at a path, as "seats.used"; null if there is none.

@@ -400,9 +400,6 @@ func (e *env) ask(text string) error {
 	return nil
 }
 
-// errTried is the error of a transaction that only tells what it would do.
-var errTried = errors.New("only tried")
-
 // answered returns the line that somebody types on the terminal. It returns "" for a line that has no end, and when
 // the program is told to stop.
 func (e *env) answered() string {

@@ -91,7 +91,8 @@ func (s *service) lastingCommands() []lasting {
 	paid, waiting := s.orderIn(orderPaid), s.orderIn(orderAuthorized)
 	var arrived *payout
 	bank, ledger := &paymentConnection{AccountID: s.account, Provider: providerVipps, Name: "12345", Sealed: []byte{0}},
-		&bookConnection{AccountID: s.account, Product: productXero, Organisation: "Demo", Status: entryDraft}
+		&bookConnection{AccountID: s.account, Product: productXero, OrganisationID: new("demo"), Organisation: "Demo",
+			Status: entryDraft}
 	s.change(func(t *tx) error {
 		bank.ID, bank.CreatedAt, ledger.ID = t.newID("con"), t.now, t.newID("bkc")
 		t.addPaymentConnection(bank)

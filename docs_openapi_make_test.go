@@ -120,7 +120,7 @@ var responseNames = map[string]string{
 
 // flattened are types whose schemas have the members of what they embed, and not a reference to that, since a release
 // has them so.
-var flattened = []string{"refundedLine", "revenueReport"}
+var flattened = []string{"refundAnswer", "exportAnswer", "refundedLine", "revenueReport"}
 
 // storedTypes are the types of members that answers have as they are stored in JSON.
 var storedTypes = map[string]reflect.Type{
@@ -1020,7 +1020,7 @@ func (m *openapiMaker) structSchema(t reflect.Type) *jsonValue {
 			}
 			member, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 			open = open || f.Tag.Get("is") == "open"
-			if member == "" || member == "-" {
+			if _, hidden := properties.member(member); hidden || member == "" || member == "-" {
 				continue
 			}
 			if !strings.Contains(options, "omit") {
@@ -1117,6 +1117,11 @@ func (m *openapiMaker) responses(rt *route, id string) *jsonValue {
 		also := strconv.Itoa(rt.answers.also)
 		all[also] = jsonObjectOf("description", m.saysOfAnswer(rt), "x-headers", m.headers(rt, status, nil))
 		m.addContent(all[also], rt, id, also, kind)
+	}
+	if rt.answers.empty != 0 && rt.endpoint.known().has(inQuery, "dry_run") {
+		all["200"] = jsonObjectOf("description", "With `dry_run`: what would end.",
+			"headers", m.headers(rt, "200", nil))
+		m.addContent(all["200"], rt, id, "200", "application/json")
 	}
 	if rt.form != "" { // whose refusals are no problems, but as its standard has them
 		for _, r := range m.byHand(rt, "responses").members {

@@ -353,8 +353,13 @@ func TestReleased_nothingThatCallersRelyOnIsGone(t *testing.T) {
 			t.Errorf("%s is said to be shown by %q, and there is no such test", line, test)
 		}
 	}
+	ofNewRequests := []string{
+		"POST /orders 200 #(allOf 1)/pay_url may be null", // only if the request says pay: later
+		"POST /orders/{id}/refunds 200 #/id may be null",  // only with dry_run, and so is the next
+		"POST /books/connections/{id}/exports/{export}/reverse 200 #/id may be null",
+	}
 	for _, fault := range brokenPromises(released, openapiDocument(), narrowed) {
-		if fault != "POST /orders 200 #(allOf 1)/pay_url may be null" { // only if the request says pay: later
+		if !slices.Contains(ofNewRequests, fault) {
 			t.Error(fault)
 		}
 	}

@@ -310,6 +310,30 @@ func TestEveryRoute_thatIsChargedSaysWhenItsBucketIsEmpty(t *testing.T) {
 	f.unchanged(before)
 }
 
+// A dry run succeeds where the request would, says that it was one, and changes nothing.
+func TestEveryRoute_thatIsTriedFirstChangesNothing(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	tried := 0
+	everyRoute(t, func(f *exampleFixture, o *operation, _ *route) {
+		if o.parameter("dry_run") == nil {
+			return
+		}
+		tried++
+		f.prepared(o)
+		body, kind := f.exampleBody(o)
+		before := f.dump()
+		a := f.do(o.method, f.pathOf(o)+"?dry_run=true", body, f.admin, kind)
+		if confirmed := o.id() == "confirmPayout"; a.status != 200 && !confirmed { // the example is not of Vipps
+			t.Errorf("%s: %d %s", o.name(), a.status, a.body)
+		} else if !confirmed {
+			a.tells("dry_run", true)
+		}
+		f.unchanged(before)
+	})
+	equal(t, "routes", tried, 11)
+}
+
 func TestEveryRoute_takesABodyUpToItsLimitAndNoMore(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()

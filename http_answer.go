@@ -99,6 +99,9 @@ func (a *reply) withCookie(c *http.Cookie) *reply {
 // answer writes a handler's result: a *reply, a *staticFile, or any other value as JSON with status 200. Where there is
 // no memory for an answer, it is refused if the call only reads.
 func (s *server) answer(c *call, result any) {
+	if c.route.answers.empty == http.StatusNoContent && !c.in.dry {
+		result = noContent
+	}
 	var out *reply
 	switch v := result.(type) {
 	case *staticFile:

@@ -60,8 +60,8 @@ func (c *call) readIdempotencyKey() error {
 func create[Res any](
 	ctx context.Context, s *server, c *call, f func(*tx) (Res, error),
 ) (res Res, err error) {
-	if c.idemKey == "" {
-		return updated(ctx, s.store, f)
+	if c.idemKey == "" || c.in.dry {
+		return enact(ctx, s, c, f)
 	}
 	keys := s.keys.Load()
 	id := keys.hash("idempotency scope", s.idempotencyCaller(c), c.route.pattern, c.idemKey)
@@ -95,6 +95,21 @@ func create[Res any](
 	}
 	return res, err
 }
+
+// enact runs f in a transaction, and returns what f has returned. With ?dry_run=true the transaction is rolled back,
+// so that nothing stays but the answer, and nobody is told of anything; what else a handler does, it leaves out then.
+func enact[Res any](ctx context.Context, s *server, c *call, f func(*tx) (Res, error)) (res Res, err error) {
+	err = s.store.update(ctx, func(t *tx) (err error) {
+		if res, err = f(t); err != nil || !c.in.dry {
+			return err
+		}
+		return cmp.Or(t.end(), errTried)
+	})
+	return res, except(err, errTried)
+}
+
+// errTried is the error of a transaction that only tells what it would do.
+var errTried = errors.New("only tried")
 
 // earlierAnswer returns the stored answer to an earlier call with the same Idempotency-Key, or nil
 // if there was none or it is no longer true. id is the hash that the answer is stored under, request

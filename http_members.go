@@ -33,6 +33,25 @@ type input struct {
 	known  knownNames        // what the route reads; nil: a page, which refuses nothing that it does not know
 	strict bool              // members of the body that the route does not read are refused
 	late   func(name string) // is told of what is looked up and not described; nil: nobody is
+	dry    bool              // with ?dry_run=true: only tell what the call would do
+}
+
+// A dryAnswer is in what routes with ?dry_run= answer.
+type dryAnswer struct {
+	DryRun bool `json:"dry_run,omitempty"` // `true`: nothing was done, since the request had `dry_run`.
+}
+
+// A dryEnd is in what is answered to a dry run of a DELETE.
+type dryEnd struct {
+	dryAnswer
+
+	// In a dry run, how many others would end with it: `events` that wait, `exports`, `grants`, `webhooks`.
+	Ends map[string]int64 `json:"ends,omitempty"`
+}
+
+// dryEndOf returns a dryEnd with one count.
+func dryEndOf(kind string, n int) dryEnd {
+	return dryEnd{dryAnswer{true}, map[string]int64{kind: int64(n)}}
 }
 
 // A reading is what is read of a request at one place: a member or a parameter, and what it may be.
@@ -591,6 +610,18 @@ func (in *input) has(name string) bool {
 
 // accountID reads ?account_id=, the account that a call acts on; see server.ownerOf.
 func (in *input) accountID() string { return in.parameter("account_id", isID("acct")) }
+
+// dryRun reads ?dry_run=, of which enact takes notice.
+func (in *input) dryRun() bool {
+	in.dry = in.parameter("dry_run", oneOf("true", "false")) == "true"
+	return in.dry
+}
+
+// readDryRun is the reader of a route that reads nothing else.
+func readDryRun(in *input) noMembers {
+	in.dryRun()
+	return noMembers{}
+}
 
 func (in *input) boolTerm(name string) (value, present bool) {
 	if v := in.member(reading{name: name, kind: jsonBool}); v != nil {

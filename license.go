@@ -458,10 +458,11 @@ type licenseDetail struct {
 
 	// How many fingerprints count beside the seats, or null: no limit.
 	Transfers *transfers `json:"transfers"`
+	dryAnswer
 }
 
 func newLicenseDetail(l *license, now time.Time) licenseDetail {
-	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l), transfersOf(l)}
+	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l), transfersOf(l), dryAnswer{}}
 }
 
 // A licenseWithKey is a licence with its new key.

@@ -41,7 +41,8 @@ var licenseRouteCommands = []routeCommand{
 	{name: "license suspend", route: "POST /licenses/{id}/suspend", text: "${id} is ${status}"},
 	{name: "license reinstate", route: "POST /licenses/{id}/reinstate", text: "${id} is ${status}"},
 	{name: "license revoke", route: "POST /licenses/{id}/revoke", options: []option{optUnasked},
-		text: "${id} is ${status}", plan: planRevoking},
+		text: "${id} is ${status}",
+		asks: asking("ends the licence ${id} (${product}) for good, and its ${seats.used device} with it")},
 	{name: "license rotate-key", route: "POST /licenses/{id}/rotate-key",
 		help: "give a licence a new key, shown once", text: "key: ${key}  (shown once)",
 		before: checkOldKeyUntil},
@@ -86,16 +87,6 @@ func showNewLicense(e *env, made *jsonValue) error {
 		text = strings.ReplaceAll(text, "${expires_at}", "never")
 	}
 	return e.print(nil, fillText(text, made))
-}
-
-// planRevoking says what revoking a licence does. Of one that does not exist the route tells.
-func planRevoking(e *env, q *queries) (_, plan string, err error) {
-	l, err := q.license(anyAccount, e.args[0])
-	if err != nil || l.State == statusRevoked {
-		return "", "", except(err, errLicense)
-	}
-	return "", fmt.Sprintf("ends %s for good, and its %s with it", withName("the licence "+l.ID, l.Product),
-		countOf(l.SeatsUsed, "device")), nil
 }
 
 // checkOldKeyUntil refuses an end of the old key that has passed, which a slip of the year may be.

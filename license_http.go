@@ -23,7 +23,7 @@ func licenseWing(s *server) wing {
 		{pattern: "POST /licenses/{id}/reinstate", scope: scopeIssuing, noBody: true,
 			refuses: changes, endpoint: owned(s, readStateChange, s.reinstateLicense)},
 		{pattern: "POST /licenses/{id}/revoke", scope: scopeIssuing, noBody: true,
-			refuses: changes, endpoint: owned(s, readStateChange, s.revokeLicense)},
+			refuses: changes, endpoint: owned(s, readRevocation, s.revokeLicense)},
 		{pattern: "POST /licenses/{id}/rotate-key", scope: scopeIssuing, noBody: true, creates: true,
 			refuses: changes, endpoint: owned(s, readKeyRotation, s.rotateLicenseKey)},
 		{pattern: "POST /licenses/{id}/reset-transfers", scope: scopeAdmin, noBody: true,
@@ -193,7 +193,9 @@ func (s *server) changeLicense(
 		if err != nil {
 			return nil, err
 		}
-		return new(newLicenseDetail(l, t.now.Time)), nil
+		detail := newLicenseDetail(l, t.now.Time)
+		detail.DryRun = c.in.dry
+		return &detail, nil
 	})
 }
 
@@ -234,6 +236,11 @@ type stateChange struct{ reason string }
 
 func readStateChange(in *input) *stateChange {
 	return &stateChange{in.text("reason", optional, maxReason, nil)} // Kept with the licence; not in events.
+}
+
+func readRevocation(in *input) *stateChange {
+	in.dryRun()
+	return readStateChange(in)
 }
 
 // Suspend a licence.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -41,9 +42,11 @@ func planApply(e *env) error {
 // applyAll applies the plan that the command names to all its licences, in as many calls as that takes.
 func (e *env) applyAll(a planApplied) (sum planApplied, err error) {
 	sum.Terms, sum.Refused, sum.Unreadable = map[string]int{}, []refusedLicense{}, []string{}
-	r := &routeRequest{route: "POST /plans/{id}/apply", path: map[string]string{"id": e.args[0]},
-		members: map[string]any{"dry_run": a.DryRun}}
-	if !a.DryRun {
+	r := &routeRequest{route: "POST /plans/{id}/apply", path: map[string]string{"id": e.args[0]}, query: url.Values{},
+		members: map[string]any{}}
+	if a.DryRun {
+		r.query.Set("dry_run", "true")
+	} else {
 		r.members["revision"] = a.Revision
 	}
 	err = e.asOperator(nil, func(o *routeCaller) error {

@@ -86,7 +86,7 @@ type planApplication struct {
 
 func readPlanApplication(in *input) (r *planApplication) {
 	r = new(planApplication)
-	r.asked.DryRun, _ = in.boolTerm("dry_run") // Only say what would be changed.
+	r.asked.DryRun = in.dryRun()
 	// The `revision` of the plan that is meant; required unless it is a dry run, which answers with it. If the plan has
 	// another one by now, nothing more is changed.
 	if n := in.number("revision", 1, maxCount); n != nil {

@@ -146,7 +146,7 @@ func TestPlan_applicationLeavesOutALicenceThatCantBeReadAndCheckNamesIt(t *testi
 	bad, good := s.soldBy(shop, `"plan_id":"`+plan+`"`), s.soldBy(shop, `"plan_id":"`+plan+`"`)
 	s.sql(`UPDATE licenses SET entitlements = '[1]' WHERE id = ?`, bad) // as in the sqlite3 shell: it is an array
 	s.do("PATCH", "/plans/"+plan, `{"max_devices":9}`, shop).is(200)
-	s.post("/plans/"+plan+"/apply", `{"dry_run":true}`, shop).is(200).tells("changed", 1, "unreadable", []string{bad})
+	s.post("/plans/"+plan+"/apply?dry_run=true", `{}`, shop).is(200).tells("changed", 1, "unreadable", []string{bad})
 	contains(t, s.must("plan", "apply", plan, "-dry-run"), "left out: "+bad+" can't be read")
 	s.post("/plans/"+plan+"/apply", `{"revision":2}`, shop).is(200).tells("changed", 1, "unreadable", []string{bad},
 		"refused", []any{}, "next", nil)

@@ -64,14 +64,15 @@ type app struct {
 	// Until when the secret before the last rotation is taken too, or null: there was none, or it ended at once.
 	EarlierUntil stamp `json:"previous_secret_until"`
 
-	MadeBy      makerName `json:"made_by"`    // Who registered it: `token` and its id, or `operator`.
-	CreatedAt   stamp     `json:"created_at"` // When it was registered.
-	UpdatedAt   stamp     `json:"updated_at"` // When it was changed last.
-	SecretHash  []byte    `json:"-"`          // SHA-256 of its secret; nil: it has none
-	EarlierHash []byte    `json:"-"`          // of the previous secret
-	Host        *string   `json:"-"`          // of a document; nil: it is registered
-	unscoped    bool      // it is a document that names no scope
-	Owner       string    `json:"-"` // name of the account that owns it; of a document Host
+	MadeBy    makerName `json:"made_by"`    // Who registered it: `token` and its id, or `operator`.
+	CreatedAt stamp     `json:"created_at"` // When it was registered.
+	UpdatedAt stamp     `json:"updated_at"` // When it was changed last.
+	dryEnd
+	SecretHash  []byte  `json:"-"` // SHA-256 of its secret; nil: it has none
+	EarlierHash []byte  `json:"-"` // of the previous secret
+	Host        *string `json:"-"` // of a document; nil: it is registered
+	unscoped    bool    // it is a document that names no scope
+	Owner       string  `json:"-"` // name of the account that owns it; of a document Host
 }
 
 // clientID returns the application's client_id: its id, or the address of its document.

@@ -47,7 +47,9 @@ var appRouteCommands = []routeCommand{
 		show: showAppSecret},
 	{name: "app remove", route: "DELETE /apps/{id}", options: []option{optUnasked},
 		help: "remove an application; nothing of it works from then on, and every grant of it ends",
-		text: "application ${name} removed", plan: planRemovingApp},
+		text: "application ${id} (${name}) removed",
+		asks: asking("removes the application ${id} (${name}) for good, with ${ends.grants grant} and " +
+			"${ends.webhooks webhook}")},
 }
 
 // The other command on applications.
@@ -95,18 +97,6 @@ func appVerify(e *env) error {
 		who = "only the account that owns it can agree to it"
 	}
 	return e.print(p, fmt.Sprintf("%s (%s): %s", p.ID, printable(p.Name), who))
-}
-
-// planRemovingApp says what removing an application does.
-func planRemovingApp(e *env, q *queries) (name, plan string, err error) {
-	p, err := q.app(anyAccount, e.args[0])
-	if err != nil {
-		return "", "", err
-	}
-	name = withName(p.ID, p.Name)
-	grants, webhooks, err := q.countOfApp(p.ID)
-	return name, fmt.Sprintf("removes the application %s for good, with %s and %s", name,
-		countOf(grants, "grant"), countOf(webhooks, "webhook")), err
 }
 
 // The commands on grants, which are names for routes.

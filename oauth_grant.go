@@ -39,6 +39,7 @@ type grant struct {
 	// to the same application a hundred times since. `expired`: the application did not come in time. `app_removed`:
 	// the application was removed. `owner` and `operator`: they ended it.
 	EndedBy *grantEnd `json:"ended_by"`
+	dryEnd
 }
 
 // A grantedApp is the application of a grant, as the account that agreed to it sees it.

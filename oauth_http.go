@@ -472,7 +472,7 @@ func appWing(s *server) wing {
 		{pattern: "POST " + app + "/rotate-secret", scope: scopeApps, noBody: true, creates: true,
 			refuses: "app_not_found app_without_secret", endpoint: owned(s, readSecretRotation, s.rotateAppSecret)},
 		{pattern: "DELETE " + app, scope: scopeApps, answers: answerForm{empty: 204}, refuses: "app_not_found",
-			endpoint: owned(s, readNoMembers, s.removeApp)},
+			endpoint: owned(s, readDryRun, s.removeApp)},
 	}}
 }
 
@@ -570,8 +570,20 @@ func (s *server) rotateAppSecret(
 //
 // It is removed for good: from then on none of its tokens, codes and secrets works, its webhooks get nothing, and every
 // grant of it ends.
-func (s *server) removeApp(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
-	return noContent, s.store.update(ctx, func(t *tx) error { return removeApp(t, of, c.id(), actorToken(c)) })
+func (s *server) removeApp(ctx context.Context, c *call, of owner, _ noMembers) (*app, error) {
+	return enact(ctx, s, c, func(t *tx) (*app, error) {
+		p, err := t.app(of, c.id())
+		if err != nil {
+			return nil, err
+		}
+		grants, webhooks, err := t.countOfApp(p.ID)
+		if err != nil {
+			return nil, err
+		}
+		p.dryEnd = dryEndOf("grants", grants)
+		p.Ends["webhooks"] = int64(webhooks)
+		return p, removeApp(t, of, p.ID, actorToken(c))
+	})
 }
 
 // grantWing makes the routes of grants.
@@ -581,7 +593,7 @@ func grantWing(s *server) wing {
 		{pattern: "GET /grants/{id}", scope: scopeApps, refuses: "grant_not_found",
 			endpoint: owned(s, readNoMembers, s.getGrant)},
 		{pattern: "DELETE /grants/{id}", scope: scopeApps, answers: answerForm{empty: 204}, refuses: "grant_not_found",
-			endpoint: owned(s, readNoMembers, s.endGrant)},
+			endpoint: owned(s, readDryRun, s.endGrant)},
 	}}
 }
 
@@ -618,12 +630,23 @@ func (s *server) getGrant(_ context.Context, c *call, of owner, _ noMembers) (*g
 //
 // Within a second none of its tokens works, and the webhooks that the application has made under it are removed.
 // Ending it again changes nothing.
-func (s *server) endGrant(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
+func (s *server) endGrant(ctx context.Context, c *call, of owner, _ noMembers) (*grant, error) {
 	why := grantEnd(endedByOwner)
 	if c.caller.admin() {
 		why = endedByOperator
 	}
-	return noContent, s.store.update(ctx, func(t *tx) error { return endGrant(t, of, c.id(), why, actorToken(c)) })
+	return enact(ctx, s, c, func(t *tx) (*grant, error) {
+		g, err := t.grant(of, c.id())
+		if err != nil {
+			return nil, err
+		}
+		webhooks, err := t.webhooksOfGrant(g.ID)
+		if err != nil {
+			return nil, err
+		}
+		g.dryEnd = dryEndOf("webhooks", len(webhooks))
+		return g, endGrant(t, of, g.ID, why, actorToken(c))
+	})
 }
 
 // signinWing makes the route for sign-in codes.

@@ -223,6 +223,7 @@ type order struct {
 	RejectText   *string            `json:"reject_text"`   // What was added for the guest, or null: nothing, or erased.
 	PaidFrom     *orderState        `json:"-"`             // its state before it was marked as paid outside
 	Seller       *seller            `json:"-"`             // whose receipt it is; nil: not paid, or before version 9
+	dryAnswer
 }
 
 // A seller is what a receipt says of an account, as when the order was paid.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -33,12 +32,12 @@ var orderRouteCommands = []routeCommand{
 	{name: "order capture", route: "POST /orders/{id}/capture", help: "capture the money of an accepted order",
 		show: showOrderState, after: noteDue},
 	{name: "order reject", route: "POST /orders/{id}/reject", options: []option{optUnasked},
-		help: "refuse an authorised order; its money is released", plan: planRejecting, show: showOrderState,
+		help: "refuse an authorised order; its money is released", asks: askRejecting, show: showOrderState,
 		after: noteDue},
 	{name: "order refund", route: "POST /orders/{id}/refunds", options: []option{
 		optRefundLines, optDelivery, optTip, optAmount,
 		optUnasked.says("do not ask, and give back again what was given back less than 10 seconds ago"),
-	}, help: "give money of an order back: all that is left, lines or an amount", before: confirmRefund,
+	}, help: "give money of an order back: all that is left, lines or an amount", asks: askRefunding,
 		show: showRefund, after: noteRefund},
 	{name: "order refunds", route: "GET /refunds",
 		help: "print every refund, with the provider's ids, one JSON object a line or CSV",
@@ -108,8 +107,7 @@ func asAmount(_ *env, text string) (any, error) {
 
 // showOrderState prints what an order has become.
 func showOrderState(e *env, o *jsonValue) error {
-	total, _ := integerMember(o, "total")
-	return e.print(nil, fillText("${id} is ${state}: "+formatMoney(total, memberAt(o, "currency").text), o))
+	return e.print(nil, fillText("${id} is ${state}: ${total money}", o))
 }
 
 // noteDue says so where the service is to ask the provider of the order's payment and none runs.
@@ -126,61 +124,35 @@ func noteDue(e *env, _ *jsonValue) {
 	}
 }
 
-// planRejecting says what rejecting an order that was paid does. Of one that does not exist the route tells.
-func planRejecting(e *env, q *queries) (_, plan string, err error) {
-	o, err := q.order(anyAccount, e.args[0])
-	if err != nil || !o.waits() || o.PaymentID == nil {
-		return "", "", except(err, errOrder)
+// askRejecting says what rejecting an order does that was paid.
+func askRejecting(_ *routeRequest, would *jsonValue) string {
+	if memberAt(would, "payment").kind == jsonNull {
+		return ""
 	}
-	return "", fmt.Sprintf("rejects %s for good, and the %s that the guest has paid by %s go back", o.ID,
-		formatMoney(o.Total, o.Currency), valueOr(o.Method, "")), nil
+	return fillText("rejects ${id} for good, and the ${total money} that the guest has paid by ${method} go back",
+		would)
 }
 
-// confirmRefund asks before money is given back.
-func confirmRefund(e *env, body map[string]any) error {
-	if body["amount"] != nil && (body["lines"] != nil || body["delivery"] != nil || body["tip"] != nil) {
-		return usageError("give -amount or parts (-lines, -delivery, -tip), not both")
+// askRefunding says what a refund gives back, and how, and has the request name that amount.
+func askRefunding(r *routeRequest, would *jsonValue) string {
+	text := "gives back ${amount money}"
+	given := func(member string) bool { return r.members[member] != nil }
+	if !slices.ContainsFunc([]string{"amount", "lines", "delivery", "tip"}, given) {
+		text += ", all that is left,"
+		r.members["amount"], _ = integerMember(would, "amount")
 	}
-	asked, err := parseJSON(encodeJSON(body))
-	if err != nil {
-		return err
+	if memberAt(would, "payment_id").kind == jsonNull {
+		return fillText(text+" outside: no provider does that", would)
 	}
-	in := newInput(&asked, nil)
-	in.known, in.strict = knownOf(func(in *input) { readRefund(in) }), true
-	w := readRefund(in)
-	if err := in.err(); err != nil {
-		return err
-	}
-	w.once = !e.on("force")
-	return e.confirm(func(*queries) (plan string, err error) {
-		err = e.change(func(t *tx) error { // which is undone
-			o, f, err := refundOrder(t, anyAccount, e.args[0], *w, e.actor())
-			if err == nil {
-				plan, err = refundPlan(t.queries, o, f)
-			}
-			return cmp.Or(err, errTried)
-		})
-		return plan, except(err, errTried)
-	})
+	payers := map[string]string{methodCard: "card", methodMobile: "phone", methodTwint: "TWINT account"}
+	return fillText(text+" to the "+payers[rawMember(would, "method")]+" that paid", would)
 }
 
 // showRefund prints what has become of a refund.
 func showRefund(e *env, f *jsonValue) error {
-	currency, err := queried(e, func(q *queries) (string, error) {
-		o, err := q.order(anyAccount, e.args[0])
-		if err != nil {
-			return "", err
-		}
-		return o.Currency, nil
-	})
-	if err != nil {
-		return err
-	}
-	amount, _ := integerMember(f, "amount")
-	text := "${id} of " + formatMoney(amount, currency) + " is ${state}"
+	text := "${id} of ${amount money} is ${state}"
 	if rawMember(f, "failure") == reasonDenied {
-		text = "${id} of " + formatMoney(amount, currency) +
-			" waits: the provider refuses the connection's keys, 'widgetd status' names it"
+		text = "${id} of ${amount money} waits: the provider refuses the connection's keys, 'widgetd status' names it"
 	}
 	return e.print(nil, fillText(text, f))
 }
@@ -190,23 +162,6 @@ func noteRefund(e *env, f *jsonValue) {
 	if rawMember(f, "state") == refundPending {
 		e.noteQueued()
 	}
-}
-
-// refundPlan says what a refund of an order will give back, and how.
-func refundPlan(q *queries, o *order, f *refund) (string, error) {
-	text := "gives back " + formatMoney(f.Amount, o.Currency)
-	if f.Asked == nil {
-		text += ", all that is left,"
-	}
-	if f.PaymentID == nil {
-		return text + " outside: no provider does that", nil
-	}
-	p, err := q.payment(*f.PaymentID)
-	if err != nil {
-		return "", err
-	}
-	payers := map[paymentMethod]string{methodCard: "card", methodMobile: "phone", methodTwint: "TWINT account"}
-	return text + " to the " + payers[p.Method] + " that paid", nil
 }
 
 // leastPhoneDigits is how many digits a telephone number has at least by which guests are searched: without any, it

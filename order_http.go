@@ -27,7 +27,7 @@ func orderWing(s *server) wing {
 		{pattern: "POST /orders/{id}/reject", scope: scopeSelling, noBody: true,
 			refuses: "order_not_found order_state", endpoint: owned(s, readRejection, s.rejectOrder)},
 		{pattern: "POST /orders/{id}/cancel", scope: scopeSelling, noBody: true,
-			refuses: "order_not_found order_state", endpoint: owned(s, readNoMembers, s.cancelOrder)},
+			refuses: "order_not_found order_state", endpoint: owned(s, readDryRun, s.cancelOrder)},
 		{pattern: "POST /orders/{id}/refunds", scope: scopeSelling, noBody: true, creates: true,
 			refuses:  "order_not_found order_state refund_too_large refund_repeated refund_limit_reached",
 			endpoint: owned(s, readRefund, s.refundOrder)},
@@ -492,7 +492,7 @@ func (s *server) getOrder(_ context.Context, c *call, of owner, _ noMembers) (*o
 
 // decide runs f in a transaction, and answers with what became of the order that it returns.
 func (s *server) decide(ctx context.Context, c *call, f func(t *tx) (*order, error)) (*order, error) {
-	return updated(ctx, s.store, func(t *tx) (*order, error) {
+	return enact(ctx, s, c, func(t *tx) (*order, error) {
 		t.quiet()
 		o, err := f(t)
 		if err != nil {
@@ -501,6 +501,7 @@ func (s *server) decide(ctx context.Context, c *call, f func(t *tx) (*order, err
 		view, err := viewOrder(t.queries, o)
 		if err == nil {
 			err = hideGuest(t.queries, c, view)
+			view.DryRun = c.in.dry
 		}
 		return view, err
 	})
@@ -553,6 +554,7 @@ func (s *server) captureOrder(ctx context.Context, c *call, of owner, _ noMember
 
 func readRejection(in *input) (r *orderRejection) {
 	r = new(orderRejection)
+	in.dryRun()
 	if in.has("reason") {
 		// Why, for the guest in their language. `too_far` and `address` are about where it is to be brought.
 		word := in.text("reason", required, maxNameLength, oneOf(rejectReasons...))
@@ -582,6 +584,7 @@ func (s *server) cancelOrder(ctx context.Context, c *call, of owner, _ noMembers
 
 func readRefund(in *input) (r *newRefund) {
 	r = new(newRefund)
+	in.dryRun()
 	if in.has("lines") {
 		for _, l := range in.objects("lines", maxOrderLines) { // The lines, none twice.
 			r.lines = append(r.lines, readRefundLine(l))
@@ -621,6 +624,15 @@ func readRefundLine(in *input) linePart {
 	return part
 }
 
+// A refundAnswer is a refund that was made; in a dry run one that would be made.
+type refundAnswer struct {
+	ID *string `json:"id" is:"ref"` // The id of the refund, or null: it is a dry run.
+	refund
+	Currency string         `json:"currency"` // The currency of its amounts.
+	Method   *paymentMethod `json:"method"`   // How the money was paid, or null: outside.
+	dryAnswer
+}
+
 // Refund an order.
 //
 // Money of a paid order is given back: parts of it (units or an amount of `lines`, of the `delivery`, of the `tip`),
@@ -631,7 +643,7 @@ func readRefundLine(in *input) linePart {
 // pays nothing, as the order is dead or was paid otherwise, an amount can be given back while its payment is in
 // `review`; `payment_id` names the payment if it is not the last one. What was charged by TWINT can be given back
 // for 180 days. An order has at most 100 refunds.
-func (s *server) refundOrder(ctx context.Context, c *call, of owner, r *newRefund) (*refund, error) {
+func (s *server) refundOrder(ctx context.Context, c *call, of owner, r *newRefund) (*refundAnswer, error) {
 	c.stillTrue = func(t *tx, answer []byte) (bool, error) { // the answer names its order, but not its account
 		var made refund
 		if err := json.Unmarshal(answer, &made); err != nil {
@@ -640,15 +652,26 @@ func (s *server) refundOrder(ctx context.Context, c *call, of owner, r *newRefun
 		_, err := t.order(of, made.OrderID)
 		return err == nil, err
 	}
-	return create(ctx, s, c, func(t *tx) (*refund, error) {
+	return create(ctx, s, c, func(t *tx) (*refundAnswer, error) {
 		t.quiet()
 		w := *r
 		w.once = c.idemKey == "" && !c.forced
-		_, f, err := refundOrder(t, of, c.id(), w, actorToken(c))
+		o, f, err := refundOrder(t, of, c.id(), w, actorToken(c))
 		if err != nil {
 			return nil, err
 		}
-		return new(viewRefund(*f)), nil
+		made := &refundAnswer{ID: &f.ID, refund: viewRefund(*f), Currency: o.Currency, dryAnswer: dryAnswer{c.in.dry}}
+		if c.in.dry {
+			made.ID = nil
+		}
+		if f.PaymentID != nil {
+			p, err := t.payment(*f.PaymentID)
+			if err != nil {
+				return nil, err
+			}
+			made.Method = &p.Method
+		}
+		return made, nil
 	})
 }
 

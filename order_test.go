@@ -1105,7 +1105,7 @@ func orderStory(t *testing.T, o *operator) {
 		o.fails("-lines: give LINE:QUANTITY, as 0:1", "order", "accept", orders[2].ID, "-lines", none)
 	}
 	o.fails("-payment: This is not an id of the kind pay_…", "order", "refund", orders[3].ID, "-payment", "")
-	o.fails("give -amount or parts (-lines, -delivery, -tip), not both", "order", "refund", orders[3].ID,
+	o.fails("-lines: Give back parts of the order or an amount, not both.", "order", "refund", orders[3].ID,
 		"-lines", "0:1", "-amount", "1.00")
 	o.fails("-amount: give an amount as 12.50", "order", "refund", orders[3].ID, "-amount", "1,00")
 	if f := o.object("order", "refund", orders[3].ID, "-amount", "12.50", "-reason",

@@ -15,7 +15,7 @@ func payoutWing(s *server, p *payouts) wing {
 		{pattern: "GET /payouts/{id}/items", scope: scopeRevenue, question: true, refuses: "payout_not_found",
 			endpoint: owned(s, readPayoutItems, s.listPayoutItems)},
 		{pattern: "POST /payouts/{id}/confirm", scope: scopeAdmin, noBody: true,
-			refuses: "payout_not_found payout_state", endpoint: owned(s, readNoMembers, s.confirmPayout)},
+			refuses: "payout_not_found payout_state", endpoint: owned(s, readDryRun, s.confirmPayout)},
 	}}
 	if !s.noPayments {
 		w.workers = append(w.workers, (&payoutWorker{p, newDueWorker(payoutTick, maxReadingAt, false)}).run)
@@ -77,6 +77,7 @@ type payoutDetail struct {
 
 	// By category and way of paying. They are the amount of the payout, unless it `does_not_add_up`.
 	Sums []payoutSum `json:"sums"`
+	dryAnswer
 }
 
 // Show a payout.
@@ -94,7 +95,7 @@ func viewPayout(q *queries, of owner, id string) (*payoutDetail, error) {
 		return nil, err
 	}
 	sums, err := q.payoutSums(id)
-	return &payoutDetail{*p, append([]payoutSum{}, sums...)}, err
+	return &payoutDetail{payout: *p, Sums: append([]payoutSum{}, sums...)}, err
 }
 
 // maxItemID is the length of the longest cursor of a list of items.
@@ -132,10 +133,14 @@ func (s *server) listPayoutItems(
 // arrived, so its connection is booked only once somebody has compared one: it and the others that wait for that are
 // then looked at again. Once is enough for each connection.
 func (s *server) confirmPayout(ctx context.Context, c *call, of owner, _ noMembers) (*payoutDetail, error) {
-	return updated(ctx, s.store, func(t *tx) (*payoutDetail, error) {
+	return enact(ctx, s, c, func(t *tx) (*payoutDetail, error) {
 		if err := confirmPayout(t, of, c.id()); err != nil {
 			return nil, err
 		}
-		return viewPayout(t.queries, of, c.id())
+		view, err := viewPayout(t.queries, of, c.id())
+		if err == nil {
+			view.DryRun = c.in.dry
+		}
+		return view, err
 	})
 }

@@ -154,6 +154,7 @@ type webhook struct {
 
 	CreatedAt stamp `json:"created_at"` // When it was added.
 	UpdatedAt stamp `json:"updated_at"` // When it was last changed.
+	dryEnd
 
 	SecretNumber int   `json:"-"` // of the rotation, from 1
 	TestSeq      int64 `json:"-"` // number of the event of the test that is still to be sent; 0: none
@@ -230,9 +231,13 @@ func webhookEvent(w *webhook, kind eventType, actor string, data ...string) even
 
 // host returns the host of the address, with its port if it has one. People are shown it in place of the
 // address, whose path may be a secret.
-func (w *webhook) host() string {
-	u, err := url.Parse(w.URL)
-	if err != nil { // an operator has edited the row
+func (w *webhook) host() string { return hostWithPort(w.URL) }
+
+// hostWithPort returns the host of an address, with its port if it has one; "" for what is none, as an operator may
+// have edited the row.
+func hostWithPort(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
 		return ""
 	}
 	return u.Host

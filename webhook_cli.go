@@ -64,8 +64,9 @@ var webhookRouteCommands = []routeCommand{
 	{name: "webhook delivery retry", route: "POST /webhooks/{id}/deliveries/{delivery}/retry", show: showSentEvent,
 		help: "send the event of a delivery again, at once", after: noteSending},
 	{name: "webhook remove", route: "DELETE /webhooks/{id}", options: []option{optUnasked},
-		help: "remove a webhook; what was still to be sent to it is not sent", text: "webhook ${name} removed",
-		plan: planRemovingWebhook},
+		help: "remove a webhook; what was still to be sent to it is not sent", text: "webhook ${id} (${url host}) removed",
+		asks: asking("removes the webhook ${id} (${url host}) for good; still to be sent again to it: " +
+			"${ends.events event}")},
 }
 
 // The other command on webhooks.
@@ -149,18 +150,6 @@ func webhookCell(member string, row *jsonValue) any {
 		return strconv.Itoa(maxWaiting) + "+"
 	}
 	return nil
-}
-
-// planRemovingWebhook says what removing a webhook does.
-func planRemovingWebhook(e *env, q *queries) (name, plan string, err error) {
-	w, err := q.webhook(anyAccount, e.args[0])
-	if err != nil {
-		return "", "", err
-	}
-	name = withName(w.ID, w.host())
-	waiting, err := q.countRetries(w.ID)
-	return name, fmt.Sprintf("removes the webhook %s for good; still to be sent again to it: %s", name,
-		countOf(waiting, "event")), err
 }
 
 // webhookStatus is what the status command says of webhooks.

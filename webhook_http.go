@@ -39,7 +39,7 @@ func webhookRoutes(a *webhookAPI) []route {
 		{pattern: "PATCH /webhooks/{id}", scope: scopeWebhooks, refuses: one,
 			endpoint: owned(a.server, a.readWebhookChange, a.updateWebhook)},
 		{pattern: "DELETE /webhooks/{id}", scope: scopeWebhooks, refuses: one, answers: answerForm{empty: 204},
-			endpoint: owned(a.server, readNoMembers, a.deleteWebhook)},
+			endpoint: owned(a.server, readDryRun, a.deleteWebhook)},
 		{pattern: "POST /webhooks/{id}/test", scope: scopeWebhooks, noBody: true, refuses: one,
 			endpoint: owned(a.server, readNoMembers, a.testWebhook)},
 		{pattern: "POST /webhooks/{id}/enable", scope: scopeWebhooks, noBody: true, refuses: one,
@@ -310,9 +310,19 @@ func (a *webhookAPI) getWebhook(_ context.Context, c *call, of owner, _ noMember
 // Remove a webhook.
 //
 // What was not yet sent to it is not sent any more.
-func (a *webhookAPI) deleteWebhook(ctx context.Context, c *call, of owner, _ noMembers) (*reply, error) {
-	return noContent, a.store.update(ctx, func(t *tx) error {
-		return removeWebhook(t, of, c.id(), actorToken(c))
+func (a *webhookAPI) deleteWebhook(ctx context.Context, c *call, of owner, _ noMembers) (*webhook, error) {
+	return enact(ctx, a.server, c, func(t *tx) (*webhook, error) {
+		w, err := t.webhook(of, c.id())
+		if err != nil {
+			return nil, err
+		}
+		waiting, err := t.countRetries(w.ID)
+		if err != nil {
+			return nil, err
+		}
+		ends := shownWebhook(w)
+		ends.dryEnd = dryEndOf("events", waiting)
+		return ends, removeWebhook(t, of, w.ID, actorToken(c))
 	})
 }
 
