@@ -1,6 +1,5 @@
 package main
 
-
 // The commands on payouts, which are names for routes.
 var payoutRouteCommands = []routeCommand{
 	{name: "payout list", route: "GET /payouts", rows: &listCommand{columns: "ID " +
