@@ -113,7 +113,8 @@ func TestOwner_knowsEveryFileThatACommandReads(t *testing.T) {
 				t.Errorf("%s: is the value of -%s a file that it reads? See fileOptions", c.name, o.name)
 			}
 		}
-		if names := strings.Contains(c.args, "FILE") && c.name != "backup" && c.name != "restore"; names != c.namesFile() {
+		names := strings.Contains(c.args, "FILE") && c.name != "backup" && c.name != "restore"
+		if names != c.namesFile() {
 			t.Errorf("%s: is one of its arguments a file that it reads? See namesFile", c.name)
 		}
 	}
