@@ -12,7 +12,8 @@ import (
 var restoreKills = []struct{ calls, file string }{
 	{"mkdir,mkdirat", "widgetd.proof"}, {"write,pwrite64", "widgetd.proof/copy.db"},
 	{"link,linkat", "widgetd.db-wal"}, {"link,linkat", "widgetd.db-identity"},
-	{"rename,renameat,renameat2", "widgetd.db"}, {"unlink,unlinkat", "widgetd.db-wal"}, {"unlink,unlinkat", "widgetd.db-identity"},
+	{"rename,renameat,renameat2", "widgetd.db"}, {"unlink,unlinkat", "widgetd.db-wal"},
+	{"unlink,unlinkat", "widgetd.db-identity"},
 	{"rename,renameat,renameat2", "widgetd.proof/copy.db"}, {"unlink,unlinkat", "widgetd.proof"},
 }
 
