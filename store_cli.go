@@ -514,8 +514,8 @@ func copyNotes(database string) []string {
 		notes = append(notes, fmt.Sprintf("note: %s (%d KiB) is %s", name, fileSize(name)>>10, what))
 	}
 	for _, name := range asideOf(database) {
-		notes = append(notes, fmt.Sprintf("note: %s (%d KiB) was put aside by a restore: remove its directory once you "+
-			"miss nothing of it", name, fileSize(name)>>10))
+		notes = append(notes, fmt.Sprintf("note: %s (%d KiB) was put aside by a restore: remove its directory once "+
+			"you miss nothing of it", name, fileSize(name)>>10))
 	}
 	return notes
 }
