@@ -365,7 +365,7 @@ func (e *env) writeManPages(dir string) error {
 			return err
 		}
 	}
-	return e.print(map[string]any{"dir": dir, "pages": len(names)}, countOf(len(names), "page")+" written to "+dir)
+	return e.done("man pages written to " + dir)
 }
 
 // mainManPage returns the man page of the program, which names others.
@@ -436,10 +436,7 @@ func manItem(name, value, means string) string {
 
 // manTerm returns a name in bold and a placeholder in italics.
 func manTerm(name, value string) string {
-	if value == "" {
-		return `\fB` + roff(name) + `\fR`
-	}
-	return `\fB` + roff(name) + `\fR \fI` + roff(value) + `\fR`
+	return strings.TrimSuffix(`\fB`+roff(name)+`\fR \fI`+roff(value)+`\fR`, ` \fI\fR`)
 }
 
 // manText returns a text as lines of a man page, which does not break commands in quotes.
