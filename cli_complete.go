@@ -94,8 +94,8 @@ func (e *env) completeOption(known []option, name, before, typed string) error {
 	return nil
 }
 
-// completeValue prints the words that begin as typed and may stand in place of what the help has as a value or argument,
-// as yes|no; before comes before each.
+// completeValue prints the words that begin as typed and may stand where the help has a value or argument, as yes|no;
+// before comes before each.
 func (e *env) completeValue(value string, words []string, before, typed string) error {
 	if strings.Contains(value, "|") {
 		words = strings.Split(value, "|")
