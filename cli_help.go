@@ -404,7 +404,7 @@ func (e *env) manPage(word string) string {
 			page += ".br\n"
 		}
 		page += manTerm("widgetd "+c.name, c.args) + "\n"
-		below += ".SS " + roff("widgetd "+c.signature()) + "\n" + manText(c.help) + manOptions(c.options)
+		below += ".SS widgetd " + roff(c.signature()) + "\n" + manText(c.help) + manOptions(c.options)
 	}
 	return page + ".SH DESCRIPTION\n" + below + ".SH OPTIONS\nEvery command takes these, too.\n" +
 		manOptions(commonOptions) + ".SH SEE ALSO\n.BR widgetd (1)\n"
@@ -417,8 +417,8 @@ func (e *env) manBegin(name, does string) string {
 		date = time.Unix(seconds, 0).UTC().Format(time.DateOnly)
 	}
 	version, _, _ := strings.Cut(buildName(), " ")
-	return fmt.Sprintf(".TH %s 1 \"%s\" \"%s\" \"User Commands\"\n.nh\n.ad l\n.SH NAME\n%s \\- %s\n.SH SYNOPSIS\n",
-		roff(strings.ToUpper(name)), date, roff("widgetd "+version), roff(name), roff(does))
+	return fmt.Sprintf(".TH %s 1 \"%s\" \"widgetd %s\" \"User Commands\"\n.nh\n.ad l\n.SH NAME\n%s \\- %s\n.SH SYNOPSIS\n",
+		roff(strings.ToUpper(name)), date, roff(version), roff(name), roff(does))
 }
 
 // manOptions returns options as a man page lists them.
