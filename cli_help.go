@@ -417,8 +417,8 @@ func (e *env) manBegin(name, does string) string {
 		date = time.Unix(seconds, 0).UTC().Format(time.DateOnly)
 	}
 	version, _, _ := strings.Cut(buildName(), " ")
-	return fmt.Sprintf(".TH %s 1 \"%s\" \"widgetd %s\" \"User Commands\"\n.nh\n.ad l\n.SH NAME\n%s \\- %s\n.SH SYNOPSIS\n",
-		roff(strings.ToUpper(name)), date, roff(version), roff(name), roff(does))
+	const begins = ".TH %s 1 \"%s\" \"widgetd %s\" \"User Commands\"\n.nh\n.ad l\n.SH NAME\n%s \\- %s\n.SH SYNOPSIS\n"
+	return fmt.Sprintf(begins, roff(strings.ToUpper(name)), date, roff(version), roff(name), roff(does))
 }
 
 // manOptions returns options as a man page lists them.
