@@ -32,9 +32,9 @@ func (e *env) complete(line []string) error {
 	name, value, hasValue := strings.Cut(typed, "=")
 	switch isOption := strings.HasPrefix(typed, "-") && !behind; {
 	case before != "":
-		return e.completeValue(optionNamed(known, before), "", typed)
+		return e.completeOption(known, before, "", typed)
 	case isOption && hasValue:
-		return e.completeValue(optionNamed(known, strings.TrimLeft(name, "-")), name+"=", value)
+		return e.completeOption(known, strings.TrimLeft(name, "-"), name+"=", value)
 	case isOption:
 		dashes := typed[:min(2, len(typed)-len(strings.TrimLeft(typed, "-")))]
 		for _, o := range known {
@@ -45,7 +45,7 @@ func (e *env) complete(line []string) error {
 		return nil
 	}
 	if c != nil && len(rest) < c.nargs() {
-		return e.completeValue(option{value: strings.Fields(c.args)[len(rest)]}, "", typed)
+		return e.completeValue(strings.Fields(c.args)[len(rest)], nil, "", typed)
 	}
 	if len(words) > 0 && words[0] == "help" {
 		words = words[1:]
@@ -76,7 +76,7 @@ func (e *env) wordsBefore(line []string) (words []string, next string, behind bo
 		default:
 			name, value, hasValue := strings.Cut(name, "=")
 			e.typed[name] = value
-			if !hasValue && optionNamed(all, name).value != "" {
+			if !hasValue && slices.ContainsFunc(all, func(o option) bool { return o.name == name && o.value != "" }) {
 				next = name
 			}
 		}
@@ -84,24 +84,26 @@ func (e *env) wordsBefore(line []string) (words []string, next string, behind bo
 	return words, next, behind
 }
 
-// optionNamed returns the option of a name, one without a value if there is none.
-func optionNamed(all []option, name string) option {
-	if i := slices.IndexFunc(all, func(o option) bool { return o.name == name }); i >= 0 {
-		return all[i]
+// completeOption is completeValue for the value of the option that is so called.
+func (e *env) completeOption(known []option, name, before, typed string) error {
+	for i := range known {
+		if o := &known[i]; o.name == name {
+			return e.completeValue(o.value, o.wordList(), before, typed)
+		}
 	}
-	return option{}
+	return nil
 }
 
-// completeValue prints the values that begin as typed that an option or argument may have; before comes before each.
-func (e *env) completeValue(o option, before, typed string) error {
-	words := o.wordList()
-	if strings.Contains(o.value, "|") {
-		words = strings.Split(o.value, "|")
+// completeValue prints the words that begin as typed and may stand where the help has a value or argument, as yes|no;
+// before comes before each.
+func (e *env) completeValue(value string, words []string, before, typed string) error {
+	if strings.Contains(value, "|") {
+		words = strings.Split(value, "|")
 	}
 	switch {
-	case slices.Contains([]string{"FILE", "FILE.csv", "PATH", "DIR"}, o.value):
+	case slices.Contains([]string{"FILE", "FILE.csv", "PATH", "DIR"}, value):
 		fmt.Fprintln(e.stdout, completeFiles)
-	case strings.HasSuffix(o.value, ",…"):
+	case strings.HasSuffix(value, ",…"):
 		fmt.Fprintln(e.stdout, completeList)
 	}
 	done := typed[:strings.LastIndex(typed, ",")+1] // words of a list that are complete

@@ -379,7 +379,7 @@ func (e *env) writeManPages(dir string) error {
 			return err
 		}
 	}
-	return e.print(map[string]any{"dir": dir, "pages": len(names)}, countOf(len(names), "page")+" written to "+dir)
+	return e.done("man pages written to " + dir)
 }
 
 // mainManPage returns the man page of the program, which names others.
@@ -418,7 +418,7 @@ func (e *env) manPage(word string) string {
 			page += ".br\n"
 		}
 		page += manTerm("widgetd "+c.name, c.args) + "\n"
-		below += ".SS " + roff("widgetd "+c.signature()) + "\n" + manText(c.help) + manOptions(c.options)
+		below += ".SS widgetd " + roff(c.signature()) + "\n" + manText(c.help) + manOptions(c.options)
 	}
 	return page + ".SH DESCRIPTION\n" + below + ".SH OPTIONS\nEvery command takes these, too.\n" +
 		manOptions(commonOptions) + ".SH SEE ALSO\n.BR widgetd (1)\n"
@@ -431,8 +431,8 @@ func (e *env) manBegin(name, does string) string {
 		date = time.Unix(seconds, 0).UTC().Format(time.DateOnly)
 	}
 	version, _, _ := strings.Cut(buildName(), " ")
-	return fmt.Sprintf(".TH %s 1 \"%s\" \"%s\" \"User Commands\"\n.nh\n.ad l\n.SH NAME\n%s \\- %s\n.SH SYNOPSIS\n",
-		roff(strings.ToUpper(name)), date, roff("widgetd "+version), roff(name), roff(does))
+	const begins = ".TH %s 1 \"%s\" \"widgetd %s\" \"User Commands\"\n.nh\n.ad l\n.SH NAME\n%s \\- %s\n.SH SYNOPSIS\n"
+	return fmt.Sprintf(begins, roff(strings.ToUpper(name)), date, roff(version), roff(name), roff(does))
 }
 
 // manOptions returns options as a man page lists them.
@@ -450,10 +450,7 @@ func manItem(name, value, means string) string {
 
 // manTerm returns a name in bold and a placeholder in italics.
 func manTerm(name, value string) string {
-	if value == "" {
-		return `\fB` + roff(name) + `\fR`
-	}
-	return `\fB` + roff(name) + `\fR \fI` + roff(value) + `\fR`
+	return strings.TrimSuffix(`\fB`+roff(name)+`\fR \fI`+roff(value)+`\fR`, ` \fI\fR`)
 }
 
 // manText returns a text as lines of a man page, which does not break commands in quotes.
