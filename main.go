@@ -62,7 +62,7 @@ func commandsOf(of []noun) []command {
 		at := slices.IndexFunc(routes, func(rt route) bool { return rt.pattern == c.route })
 		all = append(all, c.command(&routes[at], kinds))
 	}
-	slices.SortFunc(all, func(a, b command) int { return strings.Compare(a.name, b.name) })
+	arrange(all, func(a, b *command) int { return strings.Compare(a.name, b.name) })
 	return slices.Concat(serveCommands, statusCommands, watchCommands, demoCommands, all, apiCommands, helpCommands)
 }
 

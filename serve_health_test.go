@@ -183,8 +183,9 @@ func TestMetrics_areServedOnLoopbackUntilTheEnd(t *testing.T) {
 	stop, client := s.serving(), newClient(t)
 	s.post("/widget/leads", anyLead).is(200)
 	for path, want := range map[string]string{
-		"/metrics":               "widgetd_requests_total{route=\"POST /widget/leads\",status=\"200\"} 1\n",
-		"/debug/pprof/goroutine": "",
+		"/metrics":                       "widgetd_requests_total{route=\"POST /widget/leads\",status=\"200\"} 1\n",
+		"/debug/pprof/goroutine?debug=1": "goroutine profile: total ",
+		"/debug/pprof/profile?seconds=0": "\x1f\x8b", // compressed
 	} {
 		a, err := send(client, "GET", "http://"+addr+path, "")
 		s.check(err)

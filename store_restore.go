@@ -63,18 +63,18 @@ func keptCopies(db string) []keptCopy {
 		}
 	}
 	all = slices.DeleteFunc(all, func(kept keptCopy) bool { return kept.File == db })
-	newestFirst := func(a, b keptCopy) int {
+	newestFirst := func(a, b *keptCopy) int {
 		if n := b.LastEventAt.Compare(a.LastEventAt.Time); n != 0 {
 			return n
 		}
 		return strings.Compare(b.File, a.File)
 	}
-	slices.SortFunc(all, newestFirst)
+	arrange(all, newestFirst)
 	copies := len(all)
 	for _, file := range asideOf(db) {
 		add(copyAside, file)
 	}
-	slices.SortFunc(all[copies:], newestFirst)
+	arrange(all[copies:], newestFirst)
 	for i := range all {
 		all[i].Number = i + 1
 	}
