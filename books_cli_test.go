@@ -54,7 +54,8 @@ func booksStory(t *testing.T, o *operator) {
 	}
 	o.fails("no mapping was confirmed", "books", "map", id)
 	out := o.do(booksLine(f, "books", "accounts", id, "-date", "2020-01-01", "-wide")...)
-	for _, want := range []string{"200", "Old sales", "archived", "OUTPUT2", "\ncost centers  Region:North, Region:South\n"} {
+	for _, want := range []string{"200", "Old sales", "archived", "OUTPUT2",
+		"\ncost centers  Region:North, Region:South\n"} {
 		contains(t, out, want)
 	}
 	suggested := o.do(booksLine(f, "books", "map", id, "-suggest", "-json")...)

@@ -539,10 +539,10 @@ func TestNames_areWholeWhereACommandChangesSomething(t *testing.T) {
 			reading = append(reading, c.name)
 		}
 	}
-	equal(t, "commands that take a part", strings.Join(reading, ", "), "status, account show, origin list, "+
-		"token list, app list, grant list, lead list, lead export, license list, license export, plan list, "+
-		"widget list, event list, webhook list, order list, order refunds, payment list, payment export, "+
-		"payout list, revenue list, revenue show, revenue export, books list, books export list, legacy list")
+	equal(t, "commands that take a part", strings.Join(reading, ", "), "status, account show, app list, "+
+		"books export list, books list, event list, grant list, lead export, lead list, legacy list, "+
+		"license export, license list, order list, order refunds, origin list, payment export, payment list, "+
+		"payout list, plan list, revenue export, revenue list, revenue show, token list, webhook list, widget list")
 }
 
 func TestNames_thatTwoRowsHaveAreNotGuessed(t *testing.T) {

@@ -431,7 +431,7 @@ func TestInit_saysHowToServeAtTheBaseAddress(t *testing.T) {
 	} {
 		db := filepath.Join(t.TempDir(), "widgetd.db")
 		out, _, err := runAs(t, "", os.Geteuid(), "init", "-db", db, "-key", db+".key", "-base-url", base)
-		if err != nil || !strings.HasSuffix(out, "\nnext: "+want+"\n") {
+		if err != nil || !strings.HasSuffix(out, "\nnext: '"+want+"'\n") {
 			t.Errorf("%s: %v: %s", base, err, out)
 		}
 	}

@@ -92,7 +92,7 @@ func (e *env) helpScreen(w io.Writer) error {
 	writeTopics(w, wholeTopics, width)
 	fmt.Fprint(w, fitted("\nA noun takes a verb, as in 'widgetd license list':\n", width))
 	writeTopics(w, nounTopics, width)
-	fmt.Fprint(w, fitted("\n'widgetd help license' lists its verbs, 'widgetd help -all' tells everything.\n", width))
+	fmt.Fprint(w, fitted("'widgetd help license' lists its verbs, 'widgetd help -all' tells everything.\n", width))
 	return nil
 }
 

@@ -132,7 +132,7 @@ func TestHelp_isManPagesThatLackNothing(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range explainedCommands() {
 		word, _, _ := strings.Cut(c.name, " ")
 		contains(t, text(dir, "widgetd.1"), "\n"+manItem(c.name, c.args, c.help))
 		own := text(dir, "widgetd-"+word+".1")

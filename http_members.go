@@ -36,24 +36,6 @@ type input struct {
 	dry    bool              // with ?dry_run=true: only tell what the call would do
 }
 
-// A dryAnswer is in what routes with ?dry_run= answer.
-type dryAnswer struct {
-	DryRun bool `json:"dry_run,omitempty"` // `true`: nothing was done, since the request had `dry_run`.
-}
-
-// A dryEnd is in what is answered to a dry run of a DELETE.
-type dryEnd struct {
-	dryAnswer
-
-	// In a dry run, how many others would end with it: `events` that wait, `exports`, `grants`, `webhooks`.
-	Ends map[string]int64 `json:"ends,omitempty"`
-}
-
-// dryEndOf returns a dryEnd with one count.
-func dryEndOf(kind string, n int) dryEnd {
-	return dryEnd{dryAnswer{true}, map[string]int64{kind: int64(n)}}
-}
-
 // A reading is what is read of a request at one place: a member or a parameter, and what it may be.
 type reading struct {
 	path      string // of the object that has it, as input.path; inQuery: it is a parameter

@@ -52,8 +52,8 @@ var licenseRouteCommands = []routeCommand{
 	{name: "license export", route: "GET /licenses", help: "print all licences, one JSON object a line or CSV",
 		rows: &listCommand{export: true, prefix: "lic", cell: exportedTerm, columns: "id account_id product plan " +
 			"plan_id reference kind customer state status reason trial max_devices max_transfers " +
-			"starts_at expires_at grace_days duration_days expiry_basis lease_hours offline_days entitlements metadata key_hint " +
-			"seats_used=seats.used first_activated_at created_at"}},
+			"starts_at expires_at grace_days duration_days expiry_basis lease_hours offline_days " +
+			"entitlements metadata key_hint seats_used=seats.used first_activated_at created_at"}},
 }
 
 // The other commands on licences.

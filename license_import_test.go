@@ -394,7 +394,7 @@ func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
 	imported := make(chan error, 1)
 	var noted strings.Builder
 	go func() {
-		_, err := s.runImport(whole, whole/10, "", io.Discard, file)
+		_, err := s.runImport(whole, whole/10, "", &noted, file)
 		imported <- err
 	}()
 	between := 0 // writes that found a part of the licences

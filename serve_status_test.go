@@ -316,8 +316,7 @@ func TestStatus_hasOneLineForEachKindOfTroubleMoneyFirst(t *testing.T) {
 		for line := range strings.Lines(needs) {
 			if !strings.HasPrefix(line, "    ") {
 				what, _, _ := strings.Cut(strings.TrimSpace(line), ": '")
-				what, _, _ = strings.Cut(what, ":\n")
-				got = append(got, what)
+				got = append(got, strings.TrimSuffix(what, ":"))
 			}
 		}
 		equal(t, "what needs doing", slices.Sorted(slices.Values(got[:4])), slices.Sorted(slices.Values(want[:4])))

@@ -416,19 +416,7 @@ func checkCommand(e *env) error {
 		notes = append(notes, fmt.Sprintf(text, dir, info.Mode().Perm()))
 	}
 	if service != nil && len(faults) == 0 && (service.Damage != nil || len(service.Unreadable) > 0) {
-		met, times := "that "+strings.Join(service.Unreadable, ", and that "), int64(0)
-		if d := service.Damage; d != nil {
-			met, times = "damage since "+d.At.String(), d.Times
-		}
-		over, err := reportCheck(e.ctx, db, times)
-		switch {
-		case err != nil:
-			notes = append(notes, "note: the service can't be told that this passed: restart it: "+err.Error())
-		case over:
-			notes = append(notes, "note: the service met "+met+"; its health does not tell of it any more")
-		default:
-			notes = append(notes, "note: the service has met damage since this check began: check again")
-		}
+		notes = append(notes, e.clearDamage(db, service))
 	}
 	lines := slices.Concat(faults, notes)
 	if len(faults) == 0 {
@@ -446,6 +434,22 @@ func checkCommand(e *env) error {
 		step = ": stop the service, and put a copy in its place with 'widgetd restore'"
 	}
 	return fmt.Errorf("faults in %s: %d%s", db, len(faults), step)
+}
+
+// clearDamage tells the service that a check of the whole file has passed, and returns a note of what it had met.
+func (e *env) clearDamage(db string, service *serviceStatus) string {
+	met, times := "that "+strings.Join(service.Unreadable, ", and that "), int64(0)
+	if d := service.Damage; d != nil {
+		met, times = "damage since "+d.At.String(), d.Times
+	}
+	over, err := reportCheck(e.ctx, db, times)
+	switch {
+	case err != nil:
+		return "note: the service can't be told that this passed: restart it: " + err.Error()
+	case over:
+		return "note: the service met " + met + "; its health does not tell of it any more"
+	}
+	return "note: the service has met damage since this check began: check again"
 }
 
 // faultsInRows is faultsOfRows of the command's own database.

@@ -384,7 +384,7 @@ func TestCheck_findsWhatOnlyAShellLeavesBehindAndSaysWhatMendsIt(t *testing.T) {
 		return `INSERT INTO origins (origin, account_id) VALUES ('` + text + `', '` + main + `')`
 	}
 	rounds := []map[string]string{{`UPDATE accounts SET closed_at = created_at WHERE is_main = 1`: "account: the " +
-		"main one is closed: run 'widgetd account reopen " + main + "'\n"}, {
+		"main one is closed: run 'widgetd account reopen main'\n"}, {
 		`UPDATE accounts SET is_main = 0`:     "account: none is the main one, so leads without an Origin are ",
 		`UPDATE base_urls SET is_current = 0`: "base address: none is the current one, so the service does not start: ",
 		`INSERT INTO account_settings (account_id, zone) VALUES ('` + main + `', 'Europe/Zürich')`: "there is no " +

@@ -117,3 +117,13 @@ func isContact(text string, schemes ...string) bool {
 	u, err := url.Parse(text)
 	return err == nil && slices.Contains(schemes, u.Scheme) && u.Host+u.Opaque != ""
 }
+
+// hostWithPort returns the host of an address, with its port if it has one; "" for what is none, as an operator may
+// have edited the row.
+func hostWithPort(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return u.Host
+}

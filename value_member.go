@@ -88,3 +88,21 @@ func (d difference) text() string { return strings.Join(d.names, " ") }
 func (d difference) data() json.RawMessage {
 	return bytes.TrimSpace(encodeJSON(map[string]any{"changed": d.text(), "from": d.from, "to": d.to}))
 }
+
+// A dryAnswer is in what routes with ?dry_run= answer.
+type dryAnswer struct {
+	DryRun bool `json:"dry_run,omitempty"` // `true`: nothing was done, since the request had `dry_run`.
+}
+
+// A dryEnd is in what is answered to a dry run of a DELETE.
+type dryEnd struct {
+	dryAnswer
+
+	// In a dry run, how many others would end with it: `events` that wait, `exports`, `grants`, `webhooks`.
+	Ends map[string]int64 `json:"ends,omitempty"`
+}
+
+// dryEndOf returns a dryEnd with one count.
+func dryEndOf(kind string, n int) dryEnd {
+	return dryEnd{dryAnswer{true}, map[string]int64{kind: int64(n)}}
+}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -232,16 +231,6 @@ func webhookEvent(w *webhook, kind eventType, actor string, data ...string) even
 // host returns the host of the address, with its port if it has one. People are shown it in place of the
 // address, whose path may be a secret.
 func (w *webhook) host() string { return hostWithPort(w.URL) }
-
-// hostWithPort returns the host of an address, with its port if it has one; "" for what is none, as an operator may
-// have edited the row.
-func hostWithPort(address string) string {
-	u, err := url.Parse(address)
-	if err != nil {
-		return ""
-	}
-	return u.Host
-}
 
 // checkWebhookTypes checks the types that a webhook is to name, and calls wrong for each that is not
 // among known or appears twice, with its index, and the code and the detail of a fieldError, which names the

@@ -64,7 +64,8 @@ var webhookRouteCommands = []routeCommand{
 	{name: "webhook delivery retry", route: "POST /webhooks/{id}/deliveries/{delivery}/retry", show: showSentEvent,
 		help: "send the event of a delivery again, at once", after: noteSending},
 	{name: "webhook remove", route: "DELETE /webhooks/{id}", options: []option{optUnasked},
-		help: "remove a webhook; what was still to be sent to it is not sent", text: "webhook ${id} (${url host}) removed",
+		help: "remove a webhook; what was still to be sent to it is not sent",
+		text: "webhook ${id} (${url host}) removed",
 		asks: asking("removes the webhook ${id} (${url host}) for good; still to be sent again to it: " +
 			"${ends.events event}")},
 }

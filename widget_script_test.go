@@ -146,7 +146,7 @@ func TestSnippet_isTheLineToPaste(t *testing.T) {
 	alone := s.addWidget(s.addAccount("Bistro"))
 	err = run(t.Context(), []string{"widget", "snippet", alone, "-db", s.store.path}, os.Getenv, io.Discard, noted)
 	if err != nil ||
-		!matches(`^no site may use this widget yet: .*widgetd origin add \S+ -account acct_\w+`, noted.String()) {
+		!matches(`^no site may use this widget yet: .*widgetd origin add \S+ -account Bistro'`, noted.String()) {
 		t.Errorf("for an account without an origin: %v %q", err, noted)
 	}
 }
