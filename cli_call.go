@@ -139,7 +139,7 @@ func (r *reading) option(method string, kinds []idKind) option {
 	case len(r.check.words) > 0:
 		o.value, o.reads, o.words = lastWord, asOneOf(r.check.words), r.wordList
 	case r.nullable && method == "PATCH":
-		o.reads, o.null = asTextOrNull, "an empty one"
+		o.reads, o.null = asTextOrNull, "an empty one removes it"
 	case r.check.format == "uri":
 		o.value = "URL"
 	}
@@ -185,8 +185,11 @@ func explained(all []command, of []noun) []command {
 				text := cmp.Or(memberAt(said, "description").text,
 					memberAt(resolved(document, said), "description").text)
 				text, meaning, isNullable := strings.Cut(helpOf(text), ", or null: ")
-				if isNullable && o.null != "" {
+				switch {
+				case isNullable && o.null == noLimit && meaning != noLimit:
 					text += "; " + o.null + ": " + meaning
+				case isNullable && o.null != noLimit:
+					text += strings.TrimSuffix("; "+o.null, "; ")
 				}
 				o.help = text
 			}

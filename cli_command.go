@@ -39,7 +39,7 @@ type option struct {
 	// What the option sets where its command calls a route, see routeCommand, and what it sends; nil: its text.
 	member string // "expires_at"
 	reads  func(e *env, text string) (any, error)
-	null   string // the value that sends null: "none"; "": none does
+	null   string // what the help says of the value that sends null: "none"; "": none does
 }
 
 // says returns a copy of the option with a help text for one command. The list of all

@@ -44,9 +44,7 @@ var (
 		generalHelp: "print at most this many rows; by default 50, where lists are short all"}
 	optType = option{name: "type", value: "NAME", member: "type",
 		help: "show only events of this type, as license.created"}
-	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
-	optReason = option{name: "reason", value: "TEXT", member: "reason",
-		help: "why, kept with the licence and in its event"}
+	optDryRun  = option{name: "dry-run", help: "check everything, change nothing"}
 	optFromDay = option{name: "from", value: "DATE", member: "from", reads: asDay,
 		help: "first day; by default 30 days end with the last one"}
 	optToDay = option{name: "to", value: "DATE", member: "to", reads: asDay,

@@ -406,7 +406,7 @@ func TestServe_answersOnAUnixSocketUntilItStops(t *testing.T) {
 		t.Log(lines.Text())
 	}
 	go io.Copy(io.Discard, log)
-	client := &http.Client{Transport: &http.Transport{Dial: func(_, _ string) (net.Conn, error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return net.Dial("unix", path)
 	}}}
 	res, err := client.Get("http://x/livez")
