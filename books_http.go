@@ -553,9 +553,10 @@ func readBookReversal(in *input) *bookReversal {
 	return &bookReversal{in.text("date", optional, 10, checkBusinessDate)}
 }
 
-// An exportAnswer is an export that was asked for; in a dry run one that would be.
+// An exportAnswer is an export that reverses another; in a dry run one that would.
 type exportAnswer struct {
-	ID *string `json:"id" is:"exp"` // The id of the export, or null: it would be made, and this is a dry run.
+	ID       *string `json:"id" is:"exp"`       // Its id, or null: it would be made, and this is a dry run.
+	Reverses *string `json:"reverses" is:"exp"` // The export whose entry it reverses.
 	bookExport
 	dryAnswer
 }
@@ -574,7 +575,7 @@ func (a *booksAPI) reverseBookExport(
 		if err != nil {
 			return nil, err
 		}
-		return &exportAnswer{&x.ID, *x, dryAnswer{c.in.dry}}, nil
+		return &exportAnswer{&x.ID, x.Reverses, *x, dryAnswer{c.in.dry}}, nil
 	})
 	if err != nil || !c.in.dry {
 		a.books.wakeUp()

@@ -76,6 +76,8 @@ func TestBooksHTTP_anOwnerConnectsMapsSeesAndSends(t *testing.T) {
 		k.hasRows(1, "books_exports")
 		back := k.asked("POST", export+"/reverse", "").is(200).tells("reverses", x["id"], "dry_run", nil).json()
 		k.asked("POST", export+"/reverse?dry_run=true", "").is(200).tells("id", back["id"])
+		k.work(time.Minute)
+		k.asked("POST", export+"/reverse", "").is(200).tells("id", back["id"], "due_at", nil)
 	})
 }
 

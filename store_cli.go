@@ -197,7 +197,7 @@ func (e *env) chooseCopy(db string) (string, error) {
 		return "", err
 	}
 	if !e.canAsk || e.on("json") {
-		return "", usageError("name one of these files, or another one: widgetd restore FILE")
+		return "", usageError("name one of these files, or another one: 'widgetd restore FILE'")
 	}
 	e.note("Type the number of one: ")
 	typed := e.answered()
@@ -227,15 +227,19 @@ func (e *env) refuseOpen(db string) error {
 
 // bringCopy brings the copy that was chosen to where it is made whole and checked.
 func (e *env) bringCopy(r *restoring, from string) (err error) {
+	told := e.progress("")
+	defer told.end()
+	told.step("copying "+from, r.copy, fileSize(from))
 	if from == theReplica {
 		err = e.bringReplica(r)
 	} else {
 		err = r.bring(from, e.stdin)
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		err = fmt.Errorf("%w: what this user can't read comes by standard input: widgetd restore - <FILE", err)
+		err = fmt.Errorf("%w: what this user can't read comes by standard input: 'widgetd restore - <FILE'", err)
 	}
 	if err == nil {
+		told.step("checking the copy", "", 0)
 		err = r.settle()
 	}
 	return err

@@ -406,9 +406,8 @@ func TestServe_answersOnAUnixSocketUntilItStops(t *testing.T) {
 		t.Log(lines.Text())
 	}
 	go io.Copy(io.Discard, log)
-	client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-		return net.Dial("unix", path)
-	}}}
+	dial := func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", path) }
+	client := &http.Client{Transport: &http.Transport{DialContext: dial}}
 	res, err := client.Get("http://x/livez")
 	must(t, err)
 	equal(t, "status", res.StatusCode, 200)
