@@ -154,7 +154,7 @@ func TestBooksHTTP_aServiceOnACopyAsksNothingAndSaysWhy(t *testing.T) {
 		back, err := url.Parse(k.approve())
 		k.check(err)
 		k.until("2000-01-02 12:00") // the access token has ended, and the day is due
-		how, err := usualServerOptions(commandsOf(nouns()))
+		how, err := usualServerOptions(allCommands())
 		k.check(err)
 		how.outboundAllow, how.urls, how.noBooks = demoOutbound, bookkeeperURLs, true
 		original := k.server

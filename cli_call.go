@@ -167,10 +167,12 @@ var routeDocument = sync.OnceValue(func() *jsonValue {
 // document says of the routes that they call.
 func explained(all []command, of []noun) []command {
 	document := routeDocument()
+	all = slices.Clone(all)
 	for _, call := range collectNouns(of, func(n *noun) []routeCommand { return n.calls }) {
 		method, path, _ := strings.Cut(call.route, " ")
 		operation := memberAt(memberAt(memberAt(document, "paths"), path), strings.ToLower(method))
 		c := &all[slices.IndexFunc(all, func(c command) bool { return c.name == call.name })]
+		c.options = slices.Clone(c.options)
 		c.help = cmp.Or(c.help, helpOf(memberAt(operation, "summary").text))
 		body := memberAt(operation, "requestBody.content.application/json.schema")
 		members := memberAt(resolved(document, body), "properties")

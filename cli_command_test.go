@@ -47,7 +47,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 }
 
 // explainedCommands returns all commands with their whole help.
-func explainedCommands() []command { return explained(commandsOf(nouns()), nouns()) }
+func explainedCommands() []command { return explained(allCommands(), nouns()) }
 
 // noteCommand notes a command line that was run.
 func noteCommand(args []string, err error) {
@@ -55,7 +55,7 @@ func noteCommand(args []string, err error) {
 		return
 	}
 	words := slices.DeleteFunc(slices.Clone(args), func(word string) bool { return strings.HasPrefix(word, "-") })
-	if cmd, _ := findCommand(commandsOf(nouns()), words); cmd != nil {
+	if cmd, _ := findCommand(allCommands(), words); cmd != nil {
 		answered.Store("command "+cmd.name, true)
 	}
 }
@@ -153,7 +153,7 @@ func TestCommand_optionWinsOverItsVariableAndMayFollowArguments(t *testing.T) {
 // a forgotten variable must not decide which licences a command shows, or that it may go on.
 func TestCommand_readsOnlyTheVariablesOfServeAndOfTheFiles(t *testing.T) {
 	t.Parallel()
-	serve, _ := findCommand(commandsOf(nouns()), []string{"serve"})
+	serve, _ := findCommand(allCommands(), []string{"serve"})
 	asked := map[string]bool{}
 	for _, c := range explainedCommands() {
 		e := &env{command: &c, getenv: func(name string) string { asked[name] = true; return "" }}
@@ -257,7 +257,7 @@ func runAs(t testing.TB, installed string, uid int, args ...string) (stdout, std
 	t.Helper()
 	var out, noted strings.Builder
 	e := &env{ctx: t.Context(), getenv: func(string) string { return "" }, stdout: &out, stderr: &noted,
-		nouns: nouns(), commands: commandsOf(nouns()), now: time.Now, installed: installed, uid: uid}
+		nouns: nouns(), commands: allCommands(), now: time.Now, installed: installed, uid: uid}
 	err = e.dispatch(args)
 	return out.String(), noted.String(), err
 }
@@ -329,7 +329,7 @@ func TestCommand_ofRootOnAnotherUsersFilesSaysHowToRunIt(t *testing.T) {
 	must(t, err)
 	for _, line := range []string{"account list", "account add x", "check", "upgrade", "key list", "serve", "init",
 		"backup copy.db"} {
-		cmd, _ := findCommand(commandsOf(nouns()), strings.Fields(line))
+		cmd, _ := findCommand(allCommands(), strings.Fields(line))
 		_, _, err := runAs(t, "", 0, append(strings.Fields(line), "-db", db, "-key", key)...)
 		oneLine(t, err, o.dir+"/widgetd.", " belongs to the user #54321: run 'sudo -u #54321 widgetd "+cmd.name+" …'")
 	}
@@ -437,7 +437,7 @@ func FuzzCSV(f *testing.F) {
 
 func TestCommand_takesItsOldNames(t *testing.T) {
 	t.Parallel()
-	commands := commandsOf(nouns())
+	commands := allCommands()
 	for old, name := range oldNames {
 		c, rest := findCommand(commands, strings.Fields(name))
 		if c == nil || c.name != name || len(rest) > 0 {

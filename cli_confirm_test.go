@@ -174,7 +174,7 @@ func TestConfirm_wantsATypedYesOnATerminal(t *testing.T) {
 		before = after
 	}
 	var asks []string
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range allCommands() {
 		if c.asks() {
 			asks = append(asks, c.name)
 		}
@@ -523,7 +523,7 @@ func TestNames_areWholeWhereACommandChangesSomething(t *testing.T) {
 	s := newService(t)
 	s.addAccount("Trattoria al Lago")
 	var reading []string
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range allCommands() {
 		args := strings.Fields(c.name)
 		for arg := range strings.FieldsSeq(c.args) {
 			args = append(args, map[bool]string{true: "lago", false: "x"}[arg == accountPlaceholder])
@@ -611,7 +611,7 @@ func TestList_saysThatItIsEmpty(t *testing.T) {
 		_, noted := s.noting(strings.Fields(line)...)
 		equal(t, line, noted, want)
 	}
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range allCommands() {
 		if !strings.HasSuffix(c.name, " list") || c.nargs() > 0 {
 			continue
 		}

@@ -16,7 +16,7 @@ import (
 // helpLines returns every line that asks for help: for all, for words with which commands begin, for each.
 func helpLines() (lines []string) {
 	lines = []string{"help", "help -all"}
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range allCommands() {
 		for words := strings.Fields(c.name); len(words) > 0; words = words[:len(words)-1] {
 			if line := "help " + strings.Join(words, " "); !slices.Contains(lines, line) {
 				lines = append(lines, line)

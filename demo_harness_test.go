@@ -35,7 +35,7 @@ var demoClock = func() func() time.Time {
 // demoEnv is what a command of a demo gets, which has this clock.
 func demoEnv(ctx context.Context, clock func() time.Time, stdout, stderr io.Writer) *env {
 	return &env{ctx: ctx, now: clock, getenv: func(string) string { return "" }, stdin: strings.NewReader(""),
-		stdout: stdout, stderr: stderr, nouns: nouns(), commands: commandsOf(nouns()), installed: installedDir,
+		stdout: stdout, stderr: stderr, nouns: nouns(), commands: allCommands(), installed: installedDir,
 		uid: os.Geteuid(), caller: callingUser(os.Getenv)}
 }
 

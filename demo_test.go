@@ -237,7 +237,7 @@ func listsHaveTextInEveryCell(o *operator) {
 	ids := map[string]string{"LICENSE": first("license"), "WEBHOOK": first("webhook"),
 		"PAYOUT": o.objects("payout", "list", "-account", account, "-from", "2026-09-24")[0]["id"].(string)}
 	ran, wrong := 0, regexp.MustCompile(`\b0x[0-9a-f]{6}|<nil>|%!`)
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range allCommands() {
 		option := "-wide"
 		for _, o := range c.options {
 			if o.name == "csv" {

@@ -234,7 +234,7 @@ func newDocsView(t testing.TB, s *server, values *docsValues) *docsView {
 	}
 	v := &docsView{Groups: d.groups(), Objects: d.objects(), Events: groupEvents(eventTypesOf(s.nouns)),
 		StripePermissions: stripePermissions, Options: commonOptions,
-		Commands: groupCommands(explained(commandsOf(s.nouns), s.nouns))}
+		Commands: groupCommands(explained(allCommands(), s.nouns))}
 	v.Posted, v.PostedExample = d.posted()
 	v.RetryDelays, v.RetriesEnd = showRetries()
 	for _, c := range problemsOf(s.nouns) {

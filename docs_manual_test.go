@@ -85,13 +85,13 @@ func wrongCommand(line string) string {
 	if len(words) == 0 {
 		return ""
 	}
-	cmd, rest := findCommand(commandsOf(nouns()), words)
+	cmd, rest := findCommand(allCommands(), words)
 	if cmd == nil {
 		if i := slices.Index(words, "…"); i > 0 {
 			words = words[:i]
 		}
 		begins := func(c command) bool { return c.startsWith(strings.Join(words, " ")) }
-		if slices.ContainsFunc(commandsOf(nouns()), begins) {
+		if slices.ContainsFunc(allCommands(), begins) {
 			return ""
 		}
 		return "there is no such command"
@@ -131,7 +131,7 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 			// no usage of the reference
 			if line, ours := strings.CutPrefix(code[1], "widgetd "); ours && !strings.Contains(line, "[") {
 				check(name, line)
-			} else if cmd, _ := findCommand(commandsOf(nouns()), strings.Fields(code[1])); cmd != nil &&
+			} else if cmd, _ := findCommand(allCommands(), strings.Fields(code[1])); cmd != nil &&
 				strings.Contains(code[1], " -") {
 				check(name, code[1]) // "lead erase -litestream"
 			}

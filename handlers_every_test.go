@@ -252,7 +252,7 @@ func TestEveryCommand_thatListsShowsOneAccountAlone(t *testing.T) {
 		t.countLegacy([]legacyCall{{t.now.Format(time.DateOnly), "widget/leads", f.account, 1, t.now}})
 		return nil
 	})
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range allCommands() {
 		list := c.name
 		hasAccount := slices.ContainsFunc(c.options, func(o option) bool { return o.name == "account" })
 		if !hasAccount || c.nargs() > 0 || !strings.HasSuffix(list, " list") && list != "lead export" {

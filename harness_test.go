@@ -157,7 +157,7 @@ func serviceWith(
 	s.told.keyFile(t, s.keys)
 	s.told.begin(database)
 	of := storeOptions{unsynced: true}
-	how, err := usualServerOptions(commandsOf(nouns()))
+	how, err := usualServerOptions(allCommands())
 	s.check(err)
 	for _, f := range change {
 		f(&of, &how)

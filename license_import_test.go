@@ -295,7 +295,7 @@ func (s *service) runImport(whole, batch int, stdin string, messages io.Writer, 
 // importing is what an import with those arguments works with.
 func (s *service) importing(stdin io.Reader, args []string) *env {
 	s.t.Helper()
-	command, _ := findCommand(commandsOf(nouns()), []string{"license", "import"})
+	command, _ := findCommand(allCommands(), []string{"license", "import"})
 	e := &env{ctx: s.t.Context(), getenv: func(string) string { return "" }, stdin: stdin, stderr: io.Discard,
 		command: command, now: time.Now}
 	s.check(e.parse(append(args, "-db", s.store.path)))

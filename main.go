@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	_ "time/tzdata" // a minimal server may have no time zone files
@@ -50,9 +51,9 @@ func tuneCollector(getenv func(string) string) {
 	}
 }
 
-// commandsOf returns the program's own commands, and those of the given nouns, sorted.
-func commandsOf(of []noun) []command {
-	var routes []route
+// allCommands are the program's own commands, and those of the nouns, sorted.
+var allCommands = sync.OnceValue(func() []command {
+	of, routes := nouns(), []route{}
 	for _, w := range wingsOf(of, &server{authenticator: &authenticator{}, nouns: of, steady: time.Now}) {
 		routes = append(routes, w.routes...)
 	}
@@ -64,7 +65,7 @@ func commandsOf(of []noun) []command {
 	}
 	arrange(all, func(a, b *command) int { return strings.Compare(a.name, b.name) })
 	return slices.Concat(serveCommands, statusCommands, watchCommands, demoCommands, all, apiCommands, helpCommands)
-}
+})
 
 // run is the whole program. args are the words after the program's name; getenv looks up
 // environment variables. It returns when the command is done, or when ctx ends and what
@@ -80,7 +81,7 @@ func newEnv(ctx context.Context, getenv func(string) string, stdout, stderr io.W
 	e := &env{ctx: ctx, getenv: getenv, stdin: os.Stdin, stdout: stdout, stderr: stderr, nouns: nouns(),
 		now: time.Now, installed: installedDir, uid: os.Geteuid(), caller: callingUser(getenv),
 		canAsk: isTerminal(os.Stdin) && isTerminal(stderr), rewrites: isTerminal(stderr) && getenv("TERM") != "dumb"}
-	e.commands = commandsOf(e.nouns)
+	e.commands = allCommands()
 	return e
 }
 

@@ -91,7 +91,7 @@ func (w *watchedFile) run(args ...string) (string, error) {
 	e := &env{ctx: w.t.Context(), getenv: func(name string) string { return w.env[name] }, stdin: strings.NewReader(""),
 		stdout: out, stderr: out, nouns: nouns(), now: func() time.Time { return w.now }, uid: os.Geteuid(),
 		callLimit: w.limit}
-	e.commands = commandsOf(e.nouns)
+	e.commands = allCommands()
 	line := append([]string{"watch"}, args...)
 	err := e.dispatch(line)
 	noteCommand(line, err)

@@ -862,7 +862,7 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 		"webhook listen", "completion", "peer ignore", "peer follow", "watch",
 		"restore", "promote"} // which upgrades it, too
 	refused := 0
-	for _, c := range commandsOf(nouns()) {
+	for _, c := range allCommands() {
 		if slices.Contains(without, c.name) {
 			continue
 		}

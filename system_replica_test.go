@@ -292,7 +292,7 @@ func TestBackup_isProvenByRestoringIt(t *testing.T) {
 	contains(t, o.do("status", "-wide"), "last backup  20", "; restored and checked 20")
 	failIf(t, fileExists(proofPath(o.env["WIDGETD_DB"], "")), "the copy is left")
 	// What was there before is no proof.
-	command := commandsOf(nouns())[0]
+	command := allCommands()[0]
 	e := &env{ctx: t.Context(), getenv: func(name string) string { return o.env[name] }, stderr: io.Discard,
 		nouns: nouns(), now: time.Now, uid: os.Geteuid(), command: &command,
 		values: map[string]string{"db": o.env["WIDGETD_DB"], "key": o.env["WIDGETD_KEY"]}}

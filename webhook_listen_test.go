@@ -106,7 +106,7 @@ func listenFor(t testing.TB, o *operator, stdin string, args ...string) *listeni
 	noted, stderr := io.Pipe()
 	e := &env{ctx: ctx, getenv: func(name string) string { return o.env[name] }, stdin: strings.NewReader(stdin),
 		stdout: &l.out, stderr: stderr,
-		nouns: nouns(), commands: commandsOf(nouns()), now: time.Now}
+		nouns: nouns(), commands: allCommands(), now: time.Now}
 	ended := make(chan error, 1)
 	go func() {
 		ended <- e.dispatch(append([]string{"webhook", "listen", "-addr", "127.0.0.1:0"}, args...))
