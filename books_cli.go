@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,7 +47,8 @@ var booksRouteCommands = []routeCommand{
 			"COMPANY=organisation.name CURRENCY MAPPED=mapping_confirmed_at SENDS_FROM=send_from ACCOUNT=account_id"}},
 	{name: "books set", route: "PATCH /books/connections/{id}", args: "CONNECTION", keys: (*env).keyFile,
 		help:    "change what is sent with a connection, from when on and how",
-		options: []option{optSendFrom, optPayoutsFrom, optHistory}, show: showSending},
+		options: []option{optSendFrom, optPayoutsFrom, optHistory},
+		text:    "${id} is ${state}; it sends from: ${send_from|never}"},
 	{name: "books accounts", route: "GET /books/connections/{id}/accounts", args: "CONNECTION", keys: (*env).keyFile,
 		help: "print the books' own accounts, rates of tax and options of tracking", options: ledgerOptions},
 	{name: "books preview", route: "GET /books/connections/{id}/preview/{date}", args: "CONNECTION DATE",
@@ -56,14 +56,14 @@ var booksRouteCommands = []routeCommand{
 	{name: "books payout", route: "GET /books/connections/{id}/payouts/{payout}/preview", args: "CONNECTION PAYOUT",
 		help: "print the entry of a payout as it would be sent", options: ledgerOptions, keys: (*env).keyFile},
 	{name: "books export send", route: "POST /books/connections/{id}/exports", args: "CONNECTION DATE",
-		help: "have the running service send a business day", show: showExports, after: noteExports},
+		help: "have the running service send a business day", columns: exportColumns, after: noteExports},
 	{name: "books export payout", route: "POST /books/connections/{id}/exports", args: "CONNECTION PAYOUT",
-		help: "have the running service send a payout", show: showExports, after: noteExports},
+		help: "have the running service send a payout", columns: exportColumns, after: noteExports},
 	{name: "books export retry", route: "POST /books/connections/{id}/exports/{export_id}/retry", args: "EXPORT",
-		help: "have the running service look at a held, failed or unknown export now", show: showExports,
+		help: "have the running service look at a held, failed or unknown export now", columns: exportColumns,
 		after: noteExports},
 	{name: "books export reverse", route: "POST /books/connections/{id}/exports/{export_id}/reverse", args: "EXPORT",
-		help: "have the running service reverse the entry of an export", show: showExports, after: noteExports},
+		help: "have the running service reverse the entry of an export", columns: exportColumns, after: noteExports},
 	{name: "books disconnect", route: "DELETE /books/connections/{id}", args: "CONNECTION", keys: (*env).keyFile,
 		help:    "send nothing more with a connection; what was sent stays in the books",
 		options: append([]option{optUnasked}, ledgerOptions...), text: "connection ${id} with books disconnected",
@@ -138,12 +138,6 @@ func asFirstDay(_ *env, text string) (any, error) {
 		return json.RawMessage("null"), nil
 	}
 	return text, nil
-}
-
-// showSending prints from when on a connection sends.
-func showSending(e *env, c *jsonValue) error {
-	from := cmp.Or(memberAt(c, "send_from").text, "never")
-	return e.print(nil, fillText("${id} is ${state}; it sends from: ", c)+from)
 }
 
 // booksMapping prints or confirms the mapping of a connection.
@@ -223,14 +217,6 @@ func exportPages(e *env, q *queries) (rowPages, error) {
 	return paged(func(q *queries, o owner, before string, limit int) (listPage[*bookExport], error) {
 		return q.bookExports(exportFilter{owner: o, state: state}, before, limit)
 	})(e, q)
-}
-
-// showExports prints the exports on which the running service is to work.
-func showExports(e *env, answer *jsonValue) error {
-	if of, many := answer.member("data"); many {
-		return e.printRows(exportColumns, nil, elementsOf(of))
-	}
-	return e.printRows(exportColumns, nil, []*jsonValue{answer})
 }
 
 // noteExports says so if no service runs.

@@ -37,7 +37,11 @@ type routeCommand struct {
 	sends   map[string]any // members that it sends in place of all that could be options
 	rows    *listCommand   // how the rows are listed that the route answers with; nil: it answers with no list
 
-	text string                         // what people see of the answer, as "${id} is ${status}"; see fillText
+	// What people see of the answer. Without any of these it is every member, see printAnswer.
+	text    string                         // "${id} is ${status}", see fillText
+	says    func(answer *jsonValue) string // what text is, where that depends on the answer
+	columns string                         // of a table of its rows, or of the answer as one; see listCommand
+
 	keys func(e *env) (*keyring, error) // reads the key file; nil: the route does not need it
 
 	// before is called first, with the members of the body, and refuses or sets what the route does not. nil: nothing
@@ -47,9 +51,6 @@ type routeCommand struct {
 	// asks says what the command does, for confirm, by what the route answers with ?dry_run=true, and has the request
 	// name what it has asked about; "": there is nothing to ask. nil: the command does not ask. See also asking.
 	asks func(r *routeRequest, would *jsonValue) string
-
-	// show prints the answer to people in place of text. nil: text does, or without text a line for each member.
-	show func(e *env, answer *jsonValue) error
 
 	// after says on standard error what is left to do once the answer is printed. nil: nothing is.
 	after func(e *env, answer *jsonValue)
@@ -284,11 +285,8 @@ func (e *env) callRoute(keys func(*env) (*keyring, error), r *routeRequest) (ans
 
 // print prints the answer of the route: with -json as it is.
 func (c routeCommand) print(e *env, r *routeRequest, answer []byte) error {
-	if len(answer) == 0 && r.ends != nil {
-		return e.done(fillText(c.text, r.ends))
-	}
 	if len(answer) == 0 {
-		return e.done(os.Expand(c.text, func(name string) string { return r.path[name] }))
+		return e.done(r.fill(c.text, cmp.Or(r.ends, &jsonValue{})))
 	}
 	v, err := parseJSON(answer)
 	if err != nil {
@@ -297,18 +295,22 @@ func (c routeCommand) print(e *env, r *routeRequest, answer []byte) error {
 	if c.after != nil {
 		defer c.after(e, &v)
 	}
-	switch rows, many := v.member("data"); {
-	case e.on("json") && many:
-		return e.printRows("", nil, elementsOf(rows))
+	rows := []*jsonValue{&v}
+	if data, many := v.member("data"); many {
+		rows = elementsOf(data)
+	}
+	if c.says != nil {
+		c.text = c.says(&v)
+	}
+	switch {
 	case e.on("json"):
-		_, err := e.stdout.Write(answer)
-		return err
-	case c.show != nil:
-		return c.show(e, &v)
+		return e.printRows("", nil, rows)
+	case c.columns != "":
+		return e.printRows(c.columns, nil, rows)
 	case c.text == "":
 		return e.printAnswer(&v)
 	}
-	return e.print(nil, fillText(c.text, &v))
+	return e.print(nil, r.fill(c.text, &v))
 }
 
 // A routeRequest is what a command sends to a route.
@@ -320,6 +322,16 @@ type routeRequest struct {
 	body    string         // in place of members: as it was typed
 	whole   bool           // of a list: the route answers with all rows at once
 	ends    *jsonValue     // by a dry run; nil: there was none
+}
+
+// fill is fillText for a text that may also have the wildcards of the path.
+func (r *routeRequest) fill(text string, answer *jsonValue) string {
+	return os.Expand(text, func(name string) string {
+		if _, there := answer.member(name); !there && r.path[name] != "" {
+			return r.path[name]
+		}
+		return filledIn(name, answer)
+	})
 }
 
 // request returns what the command's line sends to a route.
@@ -540,22 +552,28 @@ func (e *env) fieldText(f fieldError) string {
 
 // fillText returns a text with the members of an answer in place of their names: "${id} is ${state}". What stands
 // behind a name says how: "${total money}" is an amount in the answer's currency, "${url host}" the host of an address,
-// and "${seats.used device}" a count, as "1 device".
+// and "${seats.used device}" a count, as "1 device". Behind a "|" stands what null is: "${send_from|never}".
 func fillText(text string, answer *jsonValue) string {
-	return os.Expand(text, func(name string) string {
-		name, form, _ := strings.Cut(name, " ")
-		member := memberAt(answer, name)
-		n, _ := member.integer()
-		switch form {
-		case "":
-			return memberText(member)
-		case "money":
-			return formatMoney(n, rawMember(answer, "currency"))
-		case "host":
-			return hostWithPort(member.text)
-		}
-		return countOf(n, form)
-	})
+	return os.Expand(text, func(name string) string { return filledIn(name, answer) })
+}
+
+// filledIn returns what stands in place of a name, see fillText.
+func filledIn(name string, answer *jsonValue) string {
+	name, ifNull, _ := strings.Cut(name, "|")
+	name, form, _ := strings.Cut(name, " ")
+	member := memberAt(answer, name)
+	n, _ := member.integer()
+	switch {
+	case ifNull != "" && member.kind == jsonNull:
+		return ifNull
+	case form == "":
+		return memberText(member)
+	case form == "money":
+		return formatMoney(n, rawMember(answer, "currency"))
+	case form == "host":
+		return hostWithPort(member.text)
+	}
+	return countOf(n, form)
 }
 
 // memberAt returns the member of an answer at a path, as "seats.used"; null if there is none.

@@ -32,7 +32,7 @@ var licenseRouteCommands = []routeCommand{
 	{name: "license add", route: "POST /licenses", help: "issue a licence; its key is shown once",
 		options: []option{optFloating, optFromActivation, optMetadata,
 			optForce.says("issue a licence whose end is in the past")},
-		before: checkEnd, show: showNewLicense},
+		before: checkEnd, says: sayNewLicense},
 	{name: "license list", route: "GET /licenses", rows: &listCommand{prefix: "lic", columns: "ID PRODUCT PLAN " +
 		"CUSTOMER STATUS USED=seats.used OF=max_devices KEY=key_hint EXPIRES=expires_at ACCOUNT=account_id"}},
 	{name: "license set", route: "PATCH /licenses/{id}", args: "LICENSE JSON", text: "${id} is ${status}"},
@@ -76,17 +76,13 @@ func checkEnd(e *env, body map[string]any) error {
 	return nil
 }
 
-// showNewLicense prints a new licence with its key, and when it ends.
-func showNewLicense(e *env, made *jsonValue) error {
-	text := "id:   ${id}\nkey:  ${key}  (shown once)\nends: ${expires_at}"
-	switch {
-	case textMember(made, "expires_at", len(stampLayout)) != "":
-	case textMember(made, "expiry_basis", maxNameLength) == basisFirstActivation:
-		text = strings.ReplaceAll(text, "${expires_at}", "${duration_days} days after its first activation")
-	default:
-		text = strings.ReplaceAll(text, "${expires_at}", "never")
+// sayNewLicense says the key of a new licence, and when it ends.
+func sayNewLicense(made *jsonValue) string {
+	const text = "id:   ${id}\nkey:  ${key}  (shown once)\nends: "
+	if rawMember(made, "expires_at") == "" && rawMember(made, "expiry_basis") == basisFirstActivation {
+		return text + "${duration_days} days after its first activation"
 	}
-	return e.print(nil, fillText(text, made))
+	return text + "${expires_at|never}"
 }
 
 // checkOldKeyUntil refuses an end of the old key that has passed, which a slip of the year may be.

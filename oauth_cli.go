@@ -39,12 +39,12 @@ var appRouteCommands = []routeCommand{
 		help: "register an application that every account can agree to; its secret is shown once",
 		options: []option{optAppKind, optRedirectURI, optAppOrigin,
 			optScope.says("what it may ask for, separated by commas").takes(optOwnScope.words), optOwnScope},
-		show: showNewApp},
+		says: sayNewApp},
 	{name: "app list", route: "GET /apps", rows: &listCommand{short: true, prefix: "app", columns: "ID NAME KIND " +
 		"VERIFIED=verified_at SCOPE HOME-PAGE=home_page ACCOUNT=account_id"}},
 	{name: "app rotate-secret", route: "POST /apps/{id}/rotate-secret",
 		help: "give an application another secret, shown once; the one before is taken too for a week",
-		show: showAppSecret},
+		says: sayAppSecret},
 	{name: "app remove", route: "DELETE /apps/{id}", options: []option{optUnasked},
 		help: "remove an application; nothing of it works from then on, and every grant of it ends",
 		text: "application ${id} (${name}) removed",
@@ -66,22 +66,21 @@ func asURIs(_ *env, text string) (any, error) {
 	return strings.Fields(commaBefore.ReplaceAllString(text, " $1")), nil
 }
 
-// showNewApp prints the id of a new application, and its secret if it has one.
-func showNewApp(e *env, made *jsonValue) error {
-	text := "client id:     ${id}\nclient secret: ${client_secret}  (shown once)"
+// sayNewApp says the id of a new application, and its secret if it has one.
+func sayNewApp(made *jsonValue) string {
 	if rawMember(made, "client_secret") == "" {
-		text = "client id:     ${id}\nclient secret: none: with PKCE it needs no secret"
+		return "client id:     ${id}\nclient secret: none: with PKCE it needs no secret"
 	}
-	return e.print(nil, fillText(text, made))
+	return "client id:     ${id}\nclient secret: ${client_secret}  (shown once)"
 }
 
-// showAppSecret prints the new secret of an application.
-func showAppSecret(e *env, p *jsonValue) error {
-	text := "client secret: ${client_secret}  (shown once)\nthe one before is taken too until ${previous_secret_until}"
+// sayAppSecret says the new secret of an application.
+func sayAppSecret(p *jsonValue) string {
+	text := "client secret: ${client_secret}  (shown once)\n"
 	if rawMember(p, "previous_secret_until") == "" {
-		text = "client secret: ${client_secret}  (shown once)\nthe one before is not taken any more"
+		return text + "the one before is not taken any more"
 	}
-	return e.print(nil, fillText(text, p))
+	return text + "the one before is taken too until ${previous_secret_until}"
 }
 
 func appVerify(e *env) error {

@@ -22,23 +22,26 @@ var (
 		help: "give back these units or amounts of lines: 0:1,2=3.50"}
 )
 
+// orderText is what an order has become.
+const orderText = "${id} is ${state}: ${total money}"
+
 // The commands on orders that are names for routes.
 var orderRouteCommands = []routeCommand{
 	{name: "order list", route: "GET /orders", rows: &listCommand{prefix: "ord", columns: "ID " +
 		"CREATED=created_at STATE TOTAL REFUNDED METHOD PAYMENT=payment.state REFERENCE ACCOUNT=account_id"}},
 	{name: "order show", route: "GET /orders/{id}", help: "show an order, its lines, payments and refunds"},
 	{name: "order accept", route: "POST /orders/{id}/accept", options: []option{optLines},
-		help: "accept an authorised order, or one whose payment is in review", show: showOrderState, after: noteDue},
+		help: "accept an authorised order, or one whose payment is in review", text: orderText, after: noteDue},
 	{name: "order capture", route: "POST /orders/{id}/capture", help: "capture the money of an accepted order",
-		show: showOrderState, after: noteDue},
+		text: orderText, after: noteDue},
 	{name: "order reject", route: "POST /orders/{id}/reject", options: []option{optUnasked},
-		help: "refuse an authorised order; its money is released", asks: askRejecting, show: showOrderState,
+		help: "refuse an authorised order; its money is released", asks: askRejecting, text: orderText,
 		after: noteDue},
 	{name: "order refund", route: "POST /orders/{id}/refunds", options: []option{
 		optRefundLines, optDelivery, optTip, optAmount,
 		optUnasked.says("do not ask, and give back again what was given back less than 10 seconds ago"),
 	}, help: "give money of an order back: all that is left, lines or an amount", asks: askRefunding,
-		show: showRefund, after: noteRefund},
+		says: sayRefund, after: noteRefund},
 	{name: "order refunds", route: "GET /refunds",
 		help: "print every refund, with the provider's ids, one JSON object a line or CSV",
 		rows: &listCommand{export: true, prefix: "ref", columns: "id order_id reference account_id payment_id " +
@@ -105,11 +108,6 @@ func asAmount(_ *env, text string) (any, error) {
 	return nil, usageError("give an amount as 12.50")
 }
 
-// showOrderState prints what an order has become.
-func showOrderState(e *env, o *jsonValue) error {
-	return e.print(nil, fillText("${id} is ${state}: ${total money}", o))
-}
-
 // noteDue says so where the service is to ask the provider of the order's payment and none runs.
 func noteDue(e *env, _ *jsonValue) {
 	v, err := queried(e, func(q *queries) (*order, error) {
@@ -148,13 +146,12 @@ func askRefunding(r *routeRequest, would *jsonValue) string {
 	return fillText(text+" to the "+payers[rawMember(would, "method")]+" that paid", would)
 }
 
-// showRefund prints what has become of a refund.
-func showRefund(e *env, f *jsonValue) error {
-	text := "${id} of ${amount money} is ${state}"
+// sayRefund says what has become of a refund.
+func sayRefund(f *jsonValue) string {
 	if rawMember(f, "failure") == reasonDenied {
-		text = "${id} of ${amount money} waits: the provider refuses the connection's keys, 'widgetd status' names it"
+		return "${id} of ${amount money} waits: the provider refuses the connection's keys, 'widgetd status' names it"
 	}
-	return e.print(nil, fillText(text, f))
+	return "${id} of ${amount money} is ${state}"
 }
 
 // noteRefund says so where the service is to have the provider give money back and none runs.

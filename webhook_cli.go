@@ -35,6 +35,9 @@ var (
 	optReachable = optOutboundAllow.says("what the service may reach besides public addresses, as for serve")
 )
 
+// eventIsSent is what comes of an event that the running service sends.
+const eventIsSent = "${event_id} is to be sent: 'widgetd webhook delivery list ${id}' shows what came of it"
+
 // The commands on webhooks that are names for routes.
 var webhookRouteCommands = []routeCommand{
 	{name: "webhook add", route: "POST /webhooks", args: "URL", options: []option{optTypes, optReachable},
@@ -45,7 +48,7 @@ var webhookRouteCommands = []routeCommand{
 	{name: "webhook set", route: "PATCH /webhooks/{id}", options: []option{optTypes, optReachable},
 		help: "change the address, types or description of a webhook", before: wantChange, text: "${id} is ${state}",
 		after: noteSending},
-	{name: "webhook test", route: "POST /webhooks/{id}/test", show: showSentEvent, after: noteSending,
+	{name: "webhook test", route: "POST /webhooks/{id}/test", text: eventIsSent, after: noteSending,
 		help: "send a test to a webhook; a pending one is enabled if it answers with 2xx"},
 	{name: "webhook enable", route: "POST /webhooks/{id}/enable", text: "${id} is ${state}", after: noteSending,
 		help: "send a test to a disabled webhook, which enables it if it answers with 2xx"},
@@ -61,7 +64,7 @@ var webhookRouteCommands = []routeCommand{
 		help: "show the attempts to send events to a webhook, newest first", rows: &listCommand{prefix: "whd",
 			columns: "DELIVERY=id AT TYPE ATTEMPT STATUS ERROR MS=duration_ms NEXT=next_attempt_at EVENT=event_id " +
 				"ANSWER"}},
-	{name: "webhook delivery retry", route: "POST /webhooks/{id}/deliveries/{delivery}/retry", show: showSentEvent,
+	{name: "webhook delivery retry", route: "POST /webhooks/{id}/deliveries/{delivery}/retry", text: eventIsSent,
 		help: "send the event of a delivery again, at once", after: noteSending},
 	{name: "webhook remove", route: "DELETE /webhooks/{id}", options: []option{optUnasked},
 		help: "remove a webhook; what was still to be sent to it is not sent",
@@ -85,12 +88,6 @@ func noteSending(e *env, answer *jsonValue) {
 	if !isWebhook || state.text == webhookPending || trueMember(answer, "replaying") {
 		e.noteQueued()
 	}
-}
-
-// showSentEvent prints the id of an event that the running service sends.
-func showSentEvent(e *env, answer *jsonValue) error {
-	return e.print(nil, fillText("${event_id} is to be sent: 'widgetd webhook delivery list "+e.args[0]+
-		"' shows what came of it", answer))
 }
 
 // wantChange refuses a change of a webhook that names nothing to change.
