@@ -145,7 +145,7 @@ func (r *reading) option(method string, kinds []idKind) option {
 		o.value = "URL"
 	}
 	for _, kind := range kinds {
-		if r.check.pattern == idPattern(kind.prefix) {
+		if r.check.pattern != "" && r.check.pattern == idPattern(kind.prefix) {
 			o.value = kind.argument
 		}
 	}

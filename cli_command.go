@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -186,8 +187,10 @@ func (e *env) readLine(args []string, known []option) (words []string, err error
 		if o.value == "" {
 			flags.BoolFunc(o.name, "", func(text string) error {
 				e.typed[o.name] = text
-				_, err := strconv.ParseBool(text)
-				return err
+				if _, err := strconv.ParseBool(text); err != nil {
+					return errors.New("give true or false")
+				}
+				return nil
 			})
 			continue
 		}
@@ -267,6 +270,11 @@ func (e *env) take(args []string) error {
 		if e.given(o.name) {
 			e.values[o.name] = e.typed[o.name]
 		}
+		if at, err := url.Parse(e.values[o.name]); o.isVendors() && e.values[o.name] != "" &&
+			(err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https") {
+			return usageError(fmt.Sprintf("-%s must be an address such as https://api.example.com, not %q", o.name,
+				e.values[o.name]))
+		}
 	}
 	if e.args = args; len(args) < e.command.nargs() || len(args) > len(strings.Fields(e.command.args)) {
 		return usageError("usage: widgetd " + e.command.usage())
@@ -324,10 +332,11 @@ func (e *env) withStore(f func(*store) error) error {
 
 // asksVendors reports whether the command asks payment providers or books: it takes an address in the place of theirs.
 func (e *env) asksVendors() bool {
-	return e.command != nil && slices.ContainsFunc(e.command.options, func(o option) bool {
-		return strings.HasSuffix(o.name, "-url") && o.hasVariable
-	})
+	return e.command != nil && slices.ContainsFunc(e.command.options, option.isVendors)
 }
+
+// isVendors reports whether an option has an address in the place of a vendor's.
+func (o option) isVendors() bool { return strings.HasSuffix(o.name, "-url") && o.hasVariable }
 
 // queried opens the database and returns what a query finds there.
 func queried[T any](e *env, query func(*queries) (T, error)) (found T, err error) {

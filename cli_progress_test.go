@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,10 @@ func TestProgress_tellsOnOneLineWhatLastsMoreThanTwoSeconds(t *testing.T) {
 		e, sent := tellingEnv("")
 		lines := func() []string { // since it was asked last
 			synctest.Wait()
+			if e.line != nil { // whose ticker writes
+				e.line.mu.Lock()
+				defer e.line.mu.Unlock()
+			}
 			all := strings.Split(sent.String(), clearLine)
 			sent.Reset()
 			return all[1:]
@@ -115,12 +120,11 @@ func TestProgress_isToldByWhatLasts(t *testing.T) {
 		"license import " + file + " -product kds -account " + s.account: "reading " + file + ", importing",
 		"license export": "exporting",
 	} {
-		clock := time.Now()
+		began, looks := time.Now(), new(atomic.Int64)
 		e, _, noted := s.envAt(false, strings.NewReader(""))
 		e.rewrites = true
 		e.now = func() time.Time { // each look at the clock is a step of three seconds
-			clock = clock.Add(3 * time.Second)
-			return clock
+			return began.Add(time.Duration(looks.Add(1)) * 3 * time.Second)
 		}
 		if strings.HasSuffix(line, "export") {
 			out, err := os.Create(filepath.Join(s.dir, "exported"))
