@@ -686,6 +686,7 @@ func TestWebhook_secretIsRotatedAndTheOneBeforeSignsForADay(t *testing.T) {
 			s.post("/webhooks/"+hook+"/rotate-secret", "", s.hookAuth(scopeLeads)).is(200).members(
 				"secret", formatWebhookSecret(webhookSecret(s.keys, hook, number)),
 				"previous_secret_until", newStamp(time.Now()).after(days(1)), "state", "enabled")
+			synctest.Wait() // until the worker has read it
 		}
 		signed := func(when string, want ...int) {
 			t.Helper()
