@@ -156,7 +156,7 @@ func printCompletion(e *env) error {
 // bash takes = and : for the ends of words, also within them: what it has parted is put together, and of a candidate
 // only what belongs to the last part is left.
 const bashCompletion = `_widgetd() {
-	local word part=' ' words=() found=()
+	local word answer part=' ' words=() found=()
 	for word in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
 		if ((${#words[@]})) && [[ -n $word && ($word == [=:]* || $part == *[=:]) ]]; then
 			words[-1]+=$word
@@ -166,7 +166,8 @@ const bashCompletion = `_widgetd() {
 		part=$word
 	done
 	part=${part##*[=:]}
-	mapfile -t found < <(widgetd __complete "${words[@]}" 2>/dev/null)
+	answer=$(widgetd __complete "${words[@]}" 2>/dev/null)
+	[[ -z $answer ]] || mapfile -t found <<<"$answer"
 	case ${found[0]-} in
 	:files) compopt -o default; found=() ;;
 	:list) compopt -o nospace; found=("${found[@]:1}") ;;
