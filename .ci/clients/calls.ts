@@ -43,7 +43,9 @@ const ofPlan = { path: { id: plan.id } };
 await need("listPlans", operator.GET("/plans"));
 await need("getPlan", operator.GET("/plans/{id}", { params: ofPlan }));
 await need("updatePlan", operator.PATCH("/plans/{id}", { params: ofPlan, body: { grace_days: 7 } }));
-await need("applyPlan", operator.POST("/plans/{id}/apply", { params: ofPlan, body: { dry_run: true } }));
+await need("applyPlan", operator.POST("/plans/{id}/apply", {
+  params: { ...ofPlan, query: { dry_run: "true" } }, body: {},
+}));
 await need("retirePlan", operator.POST("/plans/{id}/retire", { params: ofPlan, body: {} }));
 const licence = { path: { id: issued.id } };
 await need("listLicenses", operator.GET("/licenses", { params: { query: { status: "active", q: issued.key } } }));
