@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
@@ -24,29 +23,17 @@ func callAny(e *env) error {
 		if err == nil && len(e.args) > 2 {
 			r.body, err = e.jsonArgument(e.args[2])
 		}
-		for err == nil {
-			var answer []byte
-			if answer, err = o.call(r); err != nil {
-				return err
-			}
-			if !e.on("all") {
-				_, err := e.stdout.Write(answer)
-				return err
-			}
-			var page struct {
-				Data []json.RawMessage `json:"data"`
-				Next string            `json:"next_cursor"`
-			}
-			if err = json.Unmarshal(answer, &page); err != nil || page.Data == nil {
-				return usageError("-all is for lists, and this answers with none")
-			}
-			for _, row := range page.Data {
-				fmt.Fprintf(e.stdout, "%s\n", row)
-			}
-			if page.Next == "" {
-				return nil
-			}
-			r.query.Set("cursor", page.Next)
+		switch {
+		case err != nil:
+			return err
+		case len(e.args) > 2 && !o.route(r.route).takesJSON():
+			return usageError(printable(r.route) + " takes no JSON")
+		case e.on("all"):
+			return listCommand{}.printAll(e, o.pages(r))
+		}
+		answer, err := o.call(r)
+		if err == nil {
+			_, err = e.stdout.Write(answer)
 		}
 		return err
 	})

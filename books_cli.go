@@ -43,7 +43,7 @@ var booksRouteCommands = []routeCommand{
 		help:    "print the address on which an account's owner connects its books: xero or fortnox",
 		options: ledgerOptions, text: "open until ${expires_at}:\n${authorize_url}"},
 	{name: "books list", route: "GET /books/connections", help: "list the connections with books, newest first",
-		rows: &listCommand{short: true, whole: true, prefix: "bkc", columns: "ID PRODUCT STATE " +
+		rows: &listCommand{short: true, prefix: "bkc", columns: "ID PRODUCT STATE " +
 			"COMPANY=organisation.name CURRENCY MAPPED=mapping_confirmed_at SENDS_FROM=send_from ACCOUNT=account_id"}},
 	{name: "books set", route: "PATCH /books/connections/{id}", args: "CONNECTION", keys: (*env).keyFile,
 		help:    "change what is sent with a connection, from when on and how",

@@ -157,7 +157,7 @@ func (r *reading) wordList() []string { return r.check.words }
 
 // routeDocument is the OpenAPI document.
 var routeDocument = sync.OnceValue(func() *jsonValue {
-	document, err := parseDeepJSON(embedded("web/openapi.json"), 30)
+	document, err := parseDocument(embedded("web/openapi.json"))
 	if err != nil {
 		panic(err) // which is embedded
 	}
@@ -171,45 +171,46 @@ func explained(all []command, of []noun) []command {
 	all = slices.Clone(all)
 	for _, call := range collectNouns(of, func(n *noun) []routeCommand { return n.calls }) {
 		method, path, _ := strings.Cut(call.route, " ")
-		operation := memberAt(memberAt(memberAt(document, "paths"), path), strings.ToLower(method))
+		operation := document.at("paths", path, strings.ToLower(method))
 		c := &all[slices.IndexFunc(all, func(c command) bool { return c.name == call.name })]
-		c.options = slices.Clone(c.options)
-		c.help = cmp.Or(c.help, helpOf(memberAt(operation, "summary").text))
-		body := memberAt(operation, "requestBody.content.application/json.schema")
-		members := memberAt(resolved(document, body), "properties")
+		c.help, c.options = cmp.Or(c.help, helpOf(operation.at("summary").text)), slices.Clone(c.options)
 		for i := range c.options {
 			if o := &c.options[i]; o.help == "" {
-				said := memberAt(members, o.member)
-				for _, parameter := range elementsOf(memberAt(operation, "parameters")) {
-					if parameter = resolved(document, parameter); memberAt(parameter, "name").text == o.member {
-						said = parameter
-					}
-				}
-				text := cmp.Or(memberAt(said, "description").text,
-					memberAt(resolved(document, said), "description").text)
-				text, meaning, isNullable := strings.Cut(helpOf(text), ", or null: ")
-				switch {
-				case isNullable && o.null == noLimit && meaning != noLimit:
-					text += "; " + o.null + ": " + meaning
-				case isNullable && o.null != noLimit:
-					text += strings.TrimSuffix("; "+o.null, "; ")
-				}
-				o.help = text
+				o.help = o.helpFrom(descriptionOf(document, operation, o.member))
 			}
 		}
 	}
 	return all
 }
 
+// descriptionOf returns what the document says of a parameter of an operation, or of a member of its body.
+func descriptionOf(document, operation *jsonValue, member string) string {
+	body := operation.at("requestBody", "content", "application/json", "schema")
+	said := resolved(document, body).at("properties", member)
+	for _, parameter := range elementsOf(operation.at("parameters")) {
+		if parameter = resolved(document, parameter); parameter.at("name").text == member {
+			said = parameter
+		}
+	}
+	return cmp.Or(said.at("description").text, resolved(document, said).at("description").text)
+}
+
+// helpFrom returns the help of an option of which the document says so much: of null, how a line sends it.
+func (o *option) helpFrom(description string) string {
+	text, meaning, isNullable := strings.Cut(helpOf(description), ", or null: ")
+	switch {
+	case !isNullable || o.null == "" || meaning == o.null:
+		return text
+	case o.null == noLimit:
+		return text + "; " + o.null + ": " + meaning
+	}
+	return text + "; " + o.null
+}
+
 // resolved returns what a reference within an OpenAPI document leads to; what is none, as it is.
 func resolved(document, v *jsonValue) *jsonValue {
-	ref, is := v.member("$ref")
-	if !is {
-		return v
-	}
-	v = document
-	for name := range strings.SplitSeq(strings.TrimPrefix(ref.text, "#/"), "/") {
-		v = memberAt(v, name)
+	if ref, is := v.member("$ref"); is {
+		return document.at(strings.Split(strings.TrimPrefix(ref.text, "#/"), "/")...)
 	}
 	return v
 }
@@ -320,7 +321,6 @@ type routeRequest struct {
 	query   url.Values
 	members map[string]any // of the body
 	body    string         // in place of members: as it was typed
-	whole   bool           // of a list: the route answers with all rows at once
 	ends    *jsonValue     // by a dry run; nil: there was none
 }
 
@@ -434,11 +434,7 @@ func (e *env) asOperator(keys func(*env) (*keyring, error), f func(*routeCaller)
 // call calls a route and returns the body of its answer; none for an answer without one (204). Unknown members are
 // refused.
 func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
-	at := slices.IndexFunc(o.server.routes, func(rt route) bool { return rt.pattern == sent.route })
-	if at < 0 {
-		return nil, fmt.Errorf("there is no route %s", sent.route)
-	}
-	rt := &o.server.routes[at]
+	rt := o.route(sent.route)
 	r, err := http.NewRequestWithContext(o.env.ctx, rt.method(), "/?"+sent.query.Encode(), nil)
 	if err != nil {
 		return nil, err
@@ -467,6 +463,11 @@ func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
 	}
 	o.server.answer(c, result)
 	return kept.body.Bytes(), nil
+}
+
+// route returns the route of a pattern that there is.
+func (o *routeCaller) route(pattern string) *route {
+	return &o.server.routes[slices.IndexFunc(o.server.routes, func(rt route) bool { return rt.pattern == pattern })]
 }
 
 // A keptAnswer is a ResponseWriter that keeps an answer.
@@ -577,16 +578,7 @@ func filledIn(name string, answer *jsonValue) string {
 }
 
 // memberAt returns the member of an answer at a path, as "seats.used"; null if there is none.
-func memberAt(v *jsonValue, path string) *jsonValue {
-	for name := range strings.SplitSeq(path, ".") {
-		member, there := v.member(name)
-		if !there {
-			return &jsonValue{kind: jsonNull}
-		}
-		v = member
-	}
-	return v
-}
+func memberAt(v *jsonValue, path string) *jsonValue { return v.at(strings.Split(path, ".")...) }
 
 // What options send to routes, in place of their texts. An empty number, object or time is not sent.
 

@@ -270,10 +270,9 @@ func (e *env) take(args []string) error {
 		if e.given(o.name) {
 			e.values[o.name] = e.typed[o.name]
 		}
-		if at, err := url.Parse(e.values[o.name]); o.isVendors() && e.values[o.name] != "" &&
-			(err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https") {
+		if value := e.values[o.name]; o.isVendorAddress() && value != "" && !isBaseAddress(value) {
 			return usageError(fmt.Sprintf("-%s must be an address such as https://api.example.com, not %q", o.name,
-				e.values[o.name]))
+				value))
 		}
 	}
 	if e.args = args; len(args) < e.command.nargs() || len(args) > len(strings.Fields(e.command.args)) {
@@ -332,11 +331,17 @@ func (e *env) withStore(f func(*store) error) error {
 
 // asksVendors reports whether the command asks payment providers or books: it takes an address in the place of theirs.
 func (e *env) asksVendors() bool {
-	return e.command != nil && slices.ContainsFunc(e.command.options, option.isVendors)
+	return e.command != nil && slices.ContainsFunc(e.command.options, option.isVendorAddress)
 }
 
-// isVendors reports whether an option has an address in the place of a vendor's.
-func (o option) isVendors() bool { return strings.HasSuffix(o.name, "-url") && o.hasVariable }
+// isVendorAddress reports whether an option has an address in the place of a vendor's.
+func (o option) isVendorAddress() bool { return strings.HasSuffix(o.name, "-url") && o.hasVariable }
+
+// isBaseAddress reports whether a text is the address of a service.
+func isBaseAddress(text string) bool {
+	at, err := url.Parse(text)
+	return err == nil && at.Host != "" && (at.Scheme == "http" || at.Scheme == "https")
+}
 
 // queried opens the database and returns what a query finds there.
 func queried[T any](e *env, query func(*queries) (T, error)) (found T, err error) {

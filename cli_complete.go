@@ -20,7 +20,7 @@ const (
 )
 
 // complete prints what may stand in place of the last of the words, each in a line, with a tab and what it means.
-func (e *env) complete(line []string) error {
+func (e *env) complete(line []string) {
 	last := max(0, len(line)-1)
 	typed := strings.Join(line[last:], "")
 	words, before, behind := e.wordsBefore(line[:last])
@@ -32,9 +32,11 @@ func (e *env) complete(line []string) error {
 	name, value, hasValue := strings.Cut(typed, "=")
 	switch isOption := strings.HasPrefix(typed, "-") && !behind; {
 	case before != "":
-		return e.completeOption(known, before, "", typed)
+		e.completeOption(known, before, "", typed)
+		return
 	case isOption && hasValue:
-		return e.completeOption(known, strings.TrimLeft(name, "-"), name+"=", value)
+		e.completeOption(known, strings.TrimLeft(name, "-"), name+"=", value)
+		return
 	case isOption:
 		dashes := typed[:min(2, len(typed)-len(strings.TrimLeft(typed, "-")))]
 		for _, o := range known {
@@ -42,16 +44,16 @@ func (e *env) complete(line []string) error {
 				e.candidate(text, o.help)
 			}
 		}
-		return nil
+		return
 	}
 	if c != nil && len(rest) < c.nargs() {
-		return e.completeValue(strings.Fields(c.args)[len(rest)], nil, "", typed)
+		e.completeValue(strings.Fields(c.args)[len(rest)], nil, "", typed)
+		return
 	}
 	if len(words) > 0 && words[0] == "help" {
 		words = words[1:]
 	}
 	e.completeName(words, typed)
-	return nil
 }
 
 // candidate prints what may stand in a line. Of its meaning a shell shows what comes before the first semicolon.
@@ -85,18 +87,17 @@ func (e *env) wordsBefore(line []string) (words []string, next string, behind bo
 }
 
 // completeOption is completeValue for the value of the option that is so called.
-func (e *env) completeOption(known []option, name, before, typed string) error {
+func (e *env) completeOption(known []option, name, before, typed string) {
 	for i := range known {
 		if o := &known[i]; o.name == name {
-			return e.completeValue(o.value, o.wordList(), before, typed)
+			e.completeValue(o.value, o.wordList(), before, typed)
 		}
 	}
-	return nil
 }
 
 // completeValue prints the words that begin as typed and may stand where the help has a value or argument, as yes|no;
 // before comes before each.
-func (e *env) completeValue(value string, words []string, before, typed string) error {
+func (e *env) completeValue(value string, words []string, before, typed string) {
 	if strings.Contains(value, "|") {
 		words = strings.Split(value, "|")
 	}
@@ -112,7 +113,6 @@ func (e *env) completeValue(value string, words []string, before, typed string) 
 			e.candidate(before+done+word, "")
 		}
 	}
-	return nil
 }
 
 // completeName prints the words that begin as typed and come next in the names of commands.

@@ -137,8 +137,8 @@ func (e *env) becomeOwner(dir string) error {
 	return nil
 }
 
-// sayAsWhom adds to an error that root would not have met as whom the program acts, and the next step.
-func (e *env) sayAsWhom(err error, step string) error {
+// explainPermission adds to an error that root would not have met for which user the program acts, and the next step.
+func (e *env) explainPermission(err error, step string) error {
 	if !e.wasRoot || !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
@@ -304,19 +304,19 @@ func (e *env) open(name string) (io.ReadCloser, error) {
 	if name == "-" {
 		return io.NopCloser(stoppable{e.ctx, e.stdin}), nil
 	}
+	var err error
 	if e.uid == 0 {
-		if err := e.actAsOwner(); err != nil {
-			return nil, err
-		}
+		err = e.actAsOwner()
 	}
-	if e.uid == 0 {
-		if err := checkLinks(name, 0); err != nil {
-			return nil, err
-		}
+	if e.uid == 0 && err == nil {
+		err = checkLinks(name, 0)
+	}
+	if err != nil {
+		return nil, err
 	}
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, e.sayAsWhom(err, "have your shell open it, as - <"+name)
+		return nil, e.explainPermission(err, "have your shell open it, as - <"+name)
 	}
 	return file, nil
 }

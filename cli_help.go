@@ -71,11 +71,11 @@ func showVersion(e *env) error {
 }
 
 func showHelp(e *env) error {
+	e.commands = explained(e.commands, e.nouns)
 	switch {
 	case e.on("markdown"):
-		return markdownHelp(e.stdout, explained(e.commands, e.nouns))
+		return markdownHelp(e.stdout, e.commands)
 	case e.str("man") != "":
-		e.commands = explained(e.commands, e.nouns)
 		return e.writeManPages(e.str("man"))
 	case e.on("all"):
 		return e.helpAll()
@@ -131,7 +131,6 @@ func allOptions(commands []command) []option {
 
 // helpAll prints all commands and all options.
 func (e *env) helpAll() error {
-	e.commands = explained(e.commands, e.nouns)
 	e.say(helpBegins)
 	e.listCommands(e.stdout, "")
 	e.say("\nThe options of all commands, some with an environment variable.\n" +
@@ -175,7 +174,6 @@ func (e *env) helpOn(words []string) error {
 
 // listCommands prints the commands whose names begin with words, or all if that is "".
 func (e *env) listCommands(w io.Writer, words string) {
-	e.commands = explained(e.commands, e.nouns)
 	rows := []helpRow{}
 	for _, c := range e.commands {
 		if words == "" || c.startsWith(words) {
@@ -323,6 +321,7 @@ func markdownCell(s string) string {
 // unknownCommand is for words that name no command: its error says which one may have been meant. Words
 // that begin the names of commands list those.
 func (e *env) unknownCommand(words []string) error {
+	e.commands = explained(e.commands, e.nouns)
 	group := 0 // how many of the first words begin the name of some command
 	for group < len(words) && slices.ContainsFunc(e.commands, func(c command) bool {
 		return c.startsWith(strings.Join(words[:group+1], " "))

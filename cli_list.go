@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -19,7 +20,6 @@ import (
 // each is an object on a line of its own.
 type listCommand struct {
 	route string                                     // that answers with them: "GET /licenses"
-	whole bool                                       // the route answers with all of them at once
 	pages func(e *env, q *queries) (rowPages, error) // what reads them, where no route does
 
 	// The titles of the columns, separated by spaces, each with the member that it shows unless that has the same
@@ -39,8 +39,7 @@ type listCommand struct {
 // next page; "": this is the last.
 type rowPages func(cursor string, limit int) (rows []*jsonValue, next string, err error)
 
-// A cellFunc returns what a table or CSV shows of a member of a row: a text; a number; nil: its
-// value.
+// A cellFunc returns what a table or CSV shows of a member of a row: a text; a number; nil: its value.
 type cellFunc func(member string, row *jsonValue) any
 
 // options returns the options of a list whose rows a route answers with that are not the route's.
@@ -82,7 +81,7 @@ func (c listCommand) run(e *env) error {
 // request returns what the command's line sends to the list's route.
 func (c listCommand) request(e *env) (*routeRequest, error) {
 	r, err := e.request(c.route)
-	if r.whole = c.whole; err != nil || c.prefix != "" {
+	if err != nil || c.prefix != "" {
 		return r, err
 	}
 	since, until, err := e.timeSpan()
@@ -186,11 +185,12 @@ func (e *env) rowLimit() (int, error) {
 
 // pages returns the pages of a list that a route answers with.
 func (o *routeCaller) pages(r *routeRequest) rowPages {
+	known := o.route(r.route).endpoint.known()
 	return func(cursor string, limit int) (rows []*jsonValue, next string, err error) {
-		if !r.whole {
+		if known.has(inQuery, "limit") { // else it answers with all rows at once
 			r.query.Set("limit", strconv.Itoa(limit))
 		}
-		if cursor != "" && !r.whole {
+		if known.has(inQuery, "cursor") && cursor != "" {
 			r.query.Set("cursor", cursor)
 		}
 		answer, err := o.call(r)
@@ -201,8 +201,8 @@ func (o *routeCaller) pages(r *routeRequest) rowPages {
 			Data []json.RawMessage `json:"data"`
 			Next string            `json:"next_cursor"`
 		}
-		if err := json.Unmarshal(answer, &page); err != nil {
-			return nil, "", err
+		if err := json.Unmarshal(answer, &page); err != nil || page.Data == nil {
+			return nil, "", cmp.Or(err, errNoList)
 		}
 		for _, text := range page.Data {
 			row, err := parseJSON(text)
@@ -214,6 +214,9 @@ func (o *routeCaller) pages(r *routeRequest) rowPages {
 		return rows, page.Next, nil
 	}
 }
+
+// errNoList is the error of a call of any route, where that answers with no list.
+var errNoList error = usageError("-all is for lists, and this answers with none")
 
 // rowObjects returns rows as -json prints them.
 func rowObjects[T any](rows []T) (objects []*jsonValue, err error) {
@@ -314,7 +317,7 @@ func cellOf(member string, row *jsonValue, cell cellFunc) any {
 			return shown
 		}
 	}
-	if text, isMoney := moneyText(member, row); isMoney {
+	if text, isMoney := moneyText(member, row, rawMember(row, "currency")); isMoney {
 		return text
 	}
 	v := memberAt(row, member)
@@ -396,14 +399,14 @@ func csvCellOf(member string, row *jsonValue, cell cellFunc) string {
 	}
 	v := memberAt(row, member)
 	text, isText := shown.(string)
-	amount, isMoney := moneyText(member, row)
+	amount, isMoney := moneyText(member, row, "")
 	switch {
 	case isText:
 		return csvTextCell(text)
 	case shown != nil:
 		return fmt.Sprint(shown)
 	case isMoney:
-		return strings.TrimSuffix(amount, " "+memberAt(row, "currency").text) // a number, which may be negative
+		return amount // a number, which may be negative
 	case v.kind == jsonNumber:
 		return v.text
 	case v.kind == jsonBool:

@@ -317,7 +317,7 @@ func wordsToWrap(text string) (words []string) {
 // membersOf returns the members of a JSON object, as details.
 func membersOf(object *jsonValue) (details []detail) {
 	for _, m := range object.members {
-		text, isMoney := moneyText(m.name, object)
+		text, isMoney := moneyText(m.name, object, rawMember(object, "currency"))
 		if !isMoney {
 			text = memberText(&m.value)
 		}
@@ -332,9 +332,9 @@ var amountMembers = strings.Fields("amount captured credit debit delivery differ
 	"disputes fee gross net ordered_total ours received refunded refunds sales tax tax_difference taken test theirs " +
 	"tip tips total unit_amount vat")
 
-// moneyText returns the text of the member at a path that is an amount, with the currency that the row has, or a rate
-// of VAT; false: it is neither.
-func moneyText(path string, row *jsonValue) (text string, isMoney bool) {
+// moneyText returns the text of the member at a path that is an amount, with a currency unless that is "", or a rate of
+// VAT; false: it is neither.
+func moneyText(path string, row *jsonValue, currency string) (text string, isMoney bool) {
 	n, isNumber := memberAt(row, path).integer()
 	name, object := path, row
 	if dot := strings.LastIndex(path, "."); dot >= 0 {
@@ -350,7 +350,7 @@ func moneyText(path string, row *jsonValue) (text string, isMoney bool) {
 	case !slices.Contains(amountMembers, name) || isLine && name == "refunded":
 		return "", false
 	}
-	return strings.TrimSuffix(formatMoney(n, memberAt(row, "currency").text), " "), true
+	return strings.TrimSuffix(formatMoney(n, currency), " "), true
 }
 
 // printAnswer prints an object with all its members, one below the other: those of larger objects by both names, and
@@ -422,35 +422,32 @@ func (v *jsonValue) hasLists() bool {
 // printList prints a list of objects below what it belongs to: as a table, whose first column counts from 0, or each by
 // itself if it has lists of its own.
 func (e *env) printList(label string, rows []*jsonValue) error {
-	var names []string
-	table, deep := [][]any{}, slices.ContainsFunc(rows, (*jsonValue).hasLists)
-	for i, row := range rows {
-		table = append(table, []any{i})
+	label = strings.ToUpper(strings.ReplaceAll(label, " ", "-"))
+	if slices.ContainsFunc(rows, (*jsonValue).hasLists) {
+		for i, row := range rows {
+			fmt.Fprintf(e.stdout, "\n%s %d\n", label, i)
+			if err := e.printAnswer(row); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	columns := []string{label + "=#"}
+	for _, row := range rows {
 		for _, m := range row.members {
 			empty := m.value.kind == jsonNull || m.value.kind == jsonArray && len(m.value.list) == 0
-			if !empty && !slices.Contains(names, m.name) {
-				names = append(names, m.name)
+			if column := strings.ToUpper(m.name) + "=" + m.name; !empty && !slices.Contains(columns, column) {
+				columns = append(columns, column)
 			}
 		}
 	}
-	label = strings.ToUpper(strings.ReplaceAll(label, " ", "-"))
-	for i, row := range rows {
-		for _, name := range names {
-			table[i] = append(table[i], cellOf(name, row, nil))
-		}
-		if !deep {
-			continue
-		}
-		fmt.Fprintf(e.stdout, "\n%s %d\n", label, i)
-		if err := e.printAnswer(row); err != nil {
-			return err
-		}
-	}
-	if deep {
-		return nil
-	}
 	fmt.Fprintln(e.stdout)
-	return e.printTable(label+" "+strings.ToUpper(strings.Join(names, " ")), table)
+	return e.printRows(strings.Join(columns, " "), func(member string, row *jsonValue) any {
+		if member == "#" {
+			return slices.Index(rows, row)
+		}
+		return nil
+	}, rows)
 }
 
 // memberText returns a JSON value as text for people; "-" stands for null and for an empty one.

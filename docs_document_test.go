@@ -70,30 +70,13 @@ type apiDocument struct {
 	fromSites map[string]bool // calls, as "POST /widget/leads", that a browser makes from a listed site
 }
 
-// documentDepth is how deep the values of an OpenAPI document may be nested. What clients send is limited
-// to maxJSONDepth.
-const documentDepth = 64
-
 // newAPIDocument parses an OpenAPI document.
 func newAPIDocument(text string) (*apiDocument, error) {
-	p := jsonParser{text: text, left: math.MaxInt}
-	all, err := p.value(maxJSONDepth-documentDepth, true)
+	all, err := parseDocument(text)
 	if err != nil {
 		return nil, fmt.Errorf("read the OpenAPI document: %w", err)
 	}
 	return &apiDocument{all: all}, nil
-}
-
-// at returns the member that a path of names leads to; null if there is none.
-func (v *jsonValue) at(names ...string) *jsonValue {
-	for _, name := range names {
-		next, ok := v.member(name)
-		if !ok {
-			return &jsonValue{}
-		}
-		v = next
-	}
-	return v
 }
 
 // texts returns the strings of an array, without its other values.

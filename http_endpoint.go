@@ -9,8 +9,9 @@ import (
 	"sync"
 )
 
-// An endpoint is what a route does: how its request is read, and who answers it with what. The OpenAPI document and
-// the members that a strict route knows are made of it, so nothing of a request or an answer is said twice.
+// An endpoint is what a route does: how its request is read, and who answers it with what. The OpenAPI document, the
+// members that a strict route knows and the options of commands are made of it, so nothing of a request or an answer
+// is said twice.
 //
 // Reading and answering are two functions. The first reads all that the request may have, whoever calls and whatever
 // the values are: it may ask whether a member is there, and leaves every other judgement to the second. The second has

@@ -94,7 +94,8 @@ func withoutReturn(getenv func(string) string) func(string) string {
 // dispatch runs the command that args name. It sets the fields of e that depend on them.
 func (e *env) dispatch(args []string) error {
 	if len(args) > 0 && args[0] == completeCommand {
-		return e.complete(args[1:])
+		e.complete(args[1:])
+		return nil
 	}
 	known := append(allOptions(e.commands), option{name: "help"}, option{name: "h"}, option{name: "version"},
 		option{name: "v"})

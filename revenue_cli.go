@@ -82,7 +82,7 @@ func revenueCell(member string, row *jsonValue) any {
 
 // revenueList lists business days of an account, or with -all of each.
 func revenueList(e *env) error {
-	c := listCommand{route: "GET /revenue/days", whole: true, cell: revenueCell, columns: "DATE STATE " +
+	c := listCommand{route: "GET /revenue/days", cell: revenueCell, columns: "DATE STATE " +
 		"SALES=totals.sales DELIVERY=totals.delivery TIPS=totals.tips REFUNDS=totals.refunds " +
 		"DISPUTES=totals.disputes TOTAL=totals.total VAT=totals.vat TEST=totals.test"}
 	switch {

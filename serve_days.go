@@ -317,7 +317,7 @@ func (e *env) writePage(r *statusReport) error {
 		err = os.Chmod(path, 0o640)
 	}
 	if err != nil {
-		return e.sayAsWhom(err, nameAnother)
+		return e.explainPermission(err, nameAnother)
 	}
 	return e.print(map[string]string{"file": path}, path+": written")
 }

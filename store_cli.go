@@ -104,7 +104,7 @@ func (e *env) writeBackup(st *store) (path string, err error) {
 		told.end()
 	}
 	if err != nil {
-		return "", e.sayAsWhom(err, nameAnother)
+		return "", e.explainPermission(err, nameAnother)
 	}
 	if err := st.update(e.ctx, noteBackup); err != nil { // the copy is good even without the event
 		e.note("'widgetd status' will not know of this backup: %v\n", err)

@@ -138,11 +138,25 @@ func parseBody(text []byte, most int) (jsonValue, error) {
 	return (&jsonParser{text: string(text), lazy: true, left: most + 1}).document() // plus one for the object
 }
 
-// parseDeepJSON is parseJSON for a text of our own that may be nested as many levels deep.
-func parseDeepJSON(text string, depth int) (jsonValue, error) {
+// documentDepth is how deep the OpenAPI document may be nested; what clients send, maxJSONDepth.
+const documentDepth = 64
+
+// parseDocument is parseJSON for the OpenAPI document.
+func parseDocument(text string) (jsonValue, error) {
 	p := &jsonParser{text: text, left: math.MaxInt}
-	p.space()
-	return p.value(maxJSONDepth-depth, true)
+	return p.value(maxJSONDepth-documentDepth, true)
+}
+
+// at returns the member that a path of names leads to; null if there is none.
+func (v *jsonValue) at(names ...string) *jsonValue {
+	for _, name := range names {
+		next, ok := v.member(name)
+		if !ok {
+			return &jsonValue{}
+		}
+		v = next
+	}
+	return v
 }
 
 // A jsonParser reads one text. Values that it returns are parts of the text, which is not copied again.
