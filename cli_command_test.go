@@ -204,8 +204,12 @@ func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 			t.Errorf("%s -h: %q", c.name, own)
 		}
 		for _, o := range options {
-			takes := slices.ContainsFunc(c.acceptedOptions(), func(taken option) bool { return taken.name == o.name })
-			shown := strings.Contains(own, "\n  -"+o.name+" ")
+			at := slices.IndexFunc(c.acceptedOptions(), func(taken option) bool { return taken.name == o.name })
+			takes := at >= 0
+			if takes {
+				o = c.acceptedOptions()[at] // whose value may have a name of its own there
+			}
+			shown := strings.Contains(own, "\n  "+o.signature()+" ")
 			if shown != takes {
 				t.Errorf("%s -h shows -%s: %v, want %v", c.name, o.name, shown, takes)
 			}

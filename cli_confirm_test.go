@@ -391,9 +391,12 @@ func TestCommand_amountsReadAlike(t *testing.T) {
 	contains(t, refunded, " of 9.00 CHF is pending")
 	list, show := s.must("order", "list", "-wide"), s.must("order", "show", o.ID, "-wide")
 	contains(t, list, "  59.00 CHF", "  9.00 CHF")
-	contains(t, show, "\ntotal  ", "  3.00 CHF\n", "  2.00 CHF\n",
-		"amount 7.00, vat_rate 2.6 %\n", "  9.00 CHF\n",
-		"2.6 %  41.80  1.06")
+	const column = 24 // in which values begin
+	for label, value := range map[string]string{"total": "59.00 CHF", "discount": "3.00 CHF", "tip": "2.00 CHF",
+		"delivery": "amount 7.00, vat_rate 2.6 %", "refunded": "9.00 CHF"} {
+		contains(t, show, fmt.Sprintf("\n%-*s%s\n", column, label, value))
+	}
+	contains(t, show, "\nVAT  RATE   GROSS  VAT\n0    2.6 %  41.80  1.06\n")
 	events := s.must("event", "list", "-wide")
 	contains(t, events, "total 59.00 CHF")
 	for name, text := range map[string]string{"list": list, "show": show, "events": events} {
@@ -471,10 +474,10 @@ func TestRevenue_showsTodayAndYesterdayByTheAccountsCalendar(t *testing.T) {
 	})
 }
 
-// A lines is what somebody types on a terminal, which gives a line at a time.
-type lines []string
+// A typedLines is what somebody types on a terminal, which gives a line at a time.
+type typedLines []string
 
-func (l *lines) Read(p []byte) (int, error) {
+func (l *typedLines) Read(p []byte) (int, error) {
 	if len(*l) == 0 {
 		return 0, io.EOF
 	}
@@ -500,7 +503,7 @@ func TestNames_areAskedAboutByCommandsThatChangeSomething(t *testing.T) {
 		{"account show lago", "", "", ""},
 		{"account close lago", "yes yes", lake + " (Trattoria al Lago)", ""},
 	} {
-		typed := lines(strings.Fields(c.typed))
+		typed := typedLines(strings.Fields(c.typed))
 		e, _, noted := s.envAt(true, &typed)
 		err := e.dispatch(strings.Fields(c.line))
 		question := "Did you mean " + c.asks + "?\nType yes to go on: "
