@@ -51,6 +51,9 @@ import (
 //	= {"state":"active"}                      a line that it prints, as JSON or in full
 //	! 1 no such licence                       or its exit status and what its error says, while it prints nothing;
 //	                                          it may also stand behind the command: $ license show x ! 1 not found
+//	types: yes no                             the next command is on a terminal at which these lines are typed; none:
+//	                                          Ctrl-D
+//	notes: text                               what the last command has told people beside its output; none: nothing
 //
 // A line that begins with white space continues the one above it. What is expected of a member is a value, or one of
 //
@@ -100,7 +103,7 @@ type exchangeCase struct {
 type exchangeStep struct{ at, verb, text string }
 
 var exchangeVerbs = regexp.MustCompile(
-	`^(world:|as:|with:|header:|has:|lacks:|event:|events:|refuse:|wait:|receiver:|[<>$=!])(?:\s+|$)`)
+	`^(world:|as:|with:|header:|has:|lacks:|event:|events:|refuse:|wait:|receiver:|types:|notes:|[<>$=!])(?:\s+|$)`)
 
 // formLine is a variant of a request with a form.
 var formLine = regexp.MustCompile(`^([a-z_:]+=|\$[A-Z])`)
@@ -154,8 +157,10 @@ type exchangeRun struct {
 	mark     string // that has the next request shown in the OpenAPI document
 	expected bool   // the last request's answer, or the last command's end, was judged
 	last     answer
-	output   string // that the last command printed
-	failure  error  // of the last command
+	typed    *string // at the terminal of the next command; nil: it has none
+	output   string  // that the last command printed
+	noted    string  // that it has told people beside that
+	failure  error   // of the last command
 	events   []event
 	seq      int64 // of the last event that was looked at
 	refusing bool
@@ -224,7 +229,7 @@ func (e *exchangeRun) run(c exchangeCase) error {
 }
 
 func (e *exchangeRun) step(step exchangeStep) error {
-	judges := slices.Contains([]string{"<", "=", "!", "events:", "has:"}, step.verb)
+	judges := slices.Contains([]string{"<", "=", "!", "events:", "has:", "notes:"}, step.verb)
 	if !e.expected && !judges {
 		return errors.New("the answer before is not judged: " + e.last.body)
 	}
@@ -279,11 +284,13 @@ func (e *exchangeRun) step(step exchangeStep) error {
 		return e.receiveWebhooks(text)
 	case "$":
 		line, end, ends := strings.Cut(text, " ! ")
-		e.last = answer{}
-		e.output, e.failure = e.command(splitWords(line)...)
-		if e.events, e.expected = e.newEvents(), false; ends {
+		if e.carryOut(splitWords(line)); ends {
 			return e.judgeFailure(end)
 		}
+	case "types:":
+		e.typed = &text
+	case "notes:":
+		return e.judgeNotes(text)
 	case "events:":
 		return e.judgeEvents(strings.Fields(text))
 	case "!":
@@ -304,6 +311,30 @@ func (e *exchangeRun) ask(text string) error {
 		return nil
 	}
 	return e.recorder.show(mark, headers)
+}
+
+// carryOut runs the command of a line '$'.
+func (e *exchangeRun) carryOut(args []string) {
+	typed := typedLines(strings.Fields(valueOr(e.typed, "")))
+	on, out, noted := e.envAt(e.typed != nil, &typed)
+	if slices.Contains(args, "-db") { // which it opens by itself
+		on.shared = nil
+	}
+	e.output, e.failure = e.dispatch(on, out, args)
+	noteQuestion(args, noted.String())
+	e.last, e.noted, e.typed, e.events, e.expected = answer{}, noted.String(), nil, e.newEvents(), false
+}
+
+// judgeNotes holds what the last command has told people against what is expected.
+func (e *exchangeRun) judgeNotes(text string) error {
+	if !e.expected && e.failure != nil {
+		return e.failure
+	}
+	e.expected = true
+	if text == "" && e.noted != "" || !strings.Contains(e.noted, text) {
+		return fmt.Errorf("it notes %q", e.noted)
+	}
+	return nil
 }
 
 // judgeFailure holds the end of the last command against its exit status and what its error says.
@@ -361,6 +392,11 @@ func (e *exchangeRun) make(text string) error {
 		return e.makeAgreed(kind, name, members)
 	case "payout":
 		return e.makePayout(name, members)
+	case "sale":
+		return e.makeSale(name, members)
+	case "bank", "ledger":
+		e.made[name] = e.connect(kind)
+		return nil
 	case "brought", "consent", "posted", "delivery", "draining":
 		return e.recorder.makeShown(kind, name, members)
 	}
@@ -473,6 +509,40 @@ func (e *exchangeRun) makePayout(name, members string) error {
 	e.made[name] = map[string]any{"id": p.ID, "provider_id": *p.ProviderID, "order": o.ID, "payment": *o.PaymentID}
 	e.newEvents()
 	return nil
+}
+
+// makeSale makes an order of the owner that is paid by card, unless members name another state.
+func (e *exchangeRun) makeSale(name, members string) error {
+	made := struct{ State string }{orderPaid}
+	if members != "" {
+		if err := json.Unmarshal([]byte(members), &made); err != nil {
+			return err
+		}
+	}
+	o := anOrder(e.name("owner"))
+	o.ReturnURL = e.name("origin") + "/thanks"
+	e.addOrder(o)
+	e.change(func(t *tx) error { return bringTo(t, o, made.State) })
+	e.made[name] = o.ID
+	e.newEvents()
+	return nil
+}
+
+// connect connects the owner with a bank, by which it takes payments, or with a ledger. It returns the connection's id.
+func (e *exchangeRun) connect(kind string) (id string) {
+	e.change(func(t *tx) error {
+		if kind == "ledger" {
+			id = t.newID("bkc")
+			t.addBookConnection(&bookConnection{ID: id, AccountID: e.name("owner"), Product: productXero,
+				OrganisationID: &id, Organisation: "Demo", Status: entryDraft})
+			return nil
+		}
+		id = t.newID("con")
+		t.addPaymentConnection(&paymentConnection{ID: id, AccountID: e.name("owner"), Provider: providerVipps,
+			Name: "12345", Sealed: []byte{0}, CreatedAt: t.now})
+		return nil
+	})
+	return id
 }
 
 // as says who sends from here on.
