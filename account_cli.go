@@ -34,13 +34,28 @@ var (
 	optAllAccounts = option{name: "all-accounts", help: "let the token act on any account, with ?account_id="}
 )
 
-// The commands on accounts that are names for routes.
+// The commands on accounts that are names for routes, and lists.
 var accountRouteCommands = []routeCommand{
 	{name: "account set", route: "PATCH /account", args: "ACCOUNT", options: []option{optLogo},
 		help: "change what is known of an account, and print all of it"},
 	{name: "account signin", route: "POST /accounts/{id}/signin", keys: (*env).keyFile, text: "${code}",
 		help: "print a code with which one person can sign in for an account, within 15 minutes, and then agree that " +
 			"applications act for it; it is stored nowhere", after: noteSignin},
+	{name: "base-url show", help: "show the base address, and earlier ones that tokens may still name",
+		rows: &listCommand{short: true, columns: "URL CURRENT",
+			pages: whole(func(q *queries, _ owner) ([]baseAddress, error) { return q.baseURLs() })}},
+	{name: "account list", help: "list accounts, oldest first", rows: &listCommand{short: true, prefix: "acct",
+		columns: "ID NAME MAIN RATE CREATED=created_at CLOSED=closed_at",
+		pages:   whole(func(q *queries, _ owner) ([]account, error) { return q.accounts() })}},
+	{name: "origin list", help: "list origins",
+		options: []option{optOfAccount},
+		rows: &listCommand{short: true, columns: "ORIGIN ACCOUNT=account_id CREATED=created_at",
+			pages: whole((*queries).origins)}},
+	{name: "token list", help: "list tokens, newest first",
+		options: []option{optOfAccount},
+		rows: &listCommand{short: true, prefix: "tok", pages: paged((*queries).tokens), columns: "ID " +
+			"CLIENT=client_id SCOPE ALL-ACCOUNTS=all_accounts EXPIRES=expires_at REVOKED=revoked_at " +
+			"ACCOUNT=account_id"}},
 }
 
 // The other commands on base addresses, accounts, origins and tokens.
@@ -49,18 +64,12 @@ var accountCommands = []command{
 		[]option{optBaseURL, optName, optOrigin,
 			optForce.says("create another installation although " + installedDir + " has one"), optNewKeys,
 		}, initCommand},
-	{"base-url show", "", "show the base address, and earlier ones that tokens may still name", nil, listCommand{
-		columns: "URL CURRENT",
-		pages:   whole(func(q *queries, _ owner) ([]baseAddress, error) { return q.baseURLs() })}.run},
 	{"base-url set", "URL", "set the base address; tokens may go on naming the previous one",
 		[]option{optUnasked}, baseURLSet},
 	{"base-url remove", "URL", "stop accepting tokens that name an earlier base address",
 		nil, baseURLRemove},
 	{"account add", "NAME", "open an account",
 		[]option{optUnasked.says("do not ask when another account has the name")}, accountAdd},
-	{"account list", "", "list accounts, oldest first", []option{optAllRows, optSince, optUntil}, listCommand{
-		prefix: "acct", columns: "ID NAME MAIN RATE CREATED=created_at CLOSED=closed_at",
-		pages: whole(func(q *queries, _ owner) ([]account, error) { return q.accounts() })}.run},
 	{"account show", "ACCOUNT", "show an account, its settings, and what it has", nil, accountShow},
 	{"account set-rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind: " +
 		"so many at once, and a sixtieth a second", nil, accountRate},
@@ -73,17 +82,11 @@ var accountCommands = []command{
 		nil, accountReopen},
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
 		[]option{optAccount.says("the account that the origin belongs to")}, originAdd},
-	{"origin list", "", "list origins", []option{optAllRows, optAccount.says("show only origins of this account")},
-		listCommand{columns: "ORIGIN ACCOUNT=account_id CREATED=created_at", pages: whole((*queries).origins)}.run},
 	{"origin remove", "ORIGIN", "stop letting browsers call the service from a site", []option{optUnasked},
 		originRemove},
 	{"token issue", "", "print a new bearer token",
 		[]option{optAccount.says("the account that the token acts for"), optScope, optTTL, optClientID, optAllAccounts},
 		tokenIssue},
-	{"token list", "", "list tokens, newest first", []option{
-		optAllRows, optAccount.says("show only tokens of this account"), optSince, optUntil,
-	}, listCommand{prefix: "tok", pages: paged((*queries).tokens), columns: "ID CLIENT=client_id SCOPE " +
-		"ALL-ACCOUNTS=all_accounts EXPIRES=expires_at REVOKED=revoked_at ACCOUNT=account_id"}.run},
 	{"token revoke", "TOKEN", "refuse a token from now on", nil, tokenRevoke},
 }
 

@@ -37,7 +37,7 @@ func bookOptions() (all []option) {
 	return all
 }
 
-// The commands on books that are names for routes.
+// The commands on books that are names for routes, and lists.
 var booksRouteCommands = []routeCommand{
 	{name: "books connect", route: "POST /books/connections", args: "PRODUCT", keys: (*env).keyFile, before: needApp,
 		help:    "print the address on which an account's owner connects its books: xero or fortnox",
@@ -68,6 +68,12 @@ var booksRouteCommands = []routeCommand{
 		help:    "send nothing more with a connection; what was sent stays in the books",
 		options: append([]option{optUnasked}, ledgerOptions...), text: "connection ${id} with books disconnected",
 		asks: asking("disconnects the books ${id} (${organisation.name}), and drops what was not sent to them")},
+	{name: "books app list", help: "list the applications that are set", rows: &listCommand{short: true,
+		columns: "PRODUCT CLIENT=client_id CHANGED=changed_at",
+		pages:   whole(func(q *queries, _ owner) ([]booksApp, error) { return q.booksApps() })}},
+	{name: "books export list", help: "list what was sent or waits to be, newest first",
+		options: []option{optExportState, optOfAccount},
+		rows:    &listCommand{prefix: "exp", columns: exportColumns, pages: exportPages}},
 }
 
 // The other commands on books.
@@ -76,15 +82,8 @@ var booksCommands = []command{
 		optSecrets.says("- for standard input, as your shell opens it (-secrets - <xero.txt), or a file that only " +
 			"the user who runs the command can read, with lines client_id= and client_secret="),
 	}, booksAppSet},
-	{"books app list", "", "list the applications that are set", nil, listCommand{
-		columns: "PRODUCT CLIENT=client_id CHANGED=changed_at",
-		pages:   whole(func(q *queries, _ owner) ([]booksApp, error) { return q.booksApps() }),
-	}.run},
 	{"books map", "CONNECTION", "print or confirm which account of the books gets what",
 		append([]option{optSuggest, optMapping}, ledgerOptions...), booksMapping},
-	{"books export list", "", "list what was sent or waits to be, newest first", []option{
-		optLimit, optExportState, optAccount.says("show only exports of this account"), optSince, optUntil,
-	}, listCommand{prefix: "exp", columns: exportColumns, pages: exportPages}.run},
 }
 
 // product returns the product that the command's first argument names. Errors: usageError.
@@ -120,7 +119,7 @@ func booksAppSet(e *env) error {
 }
 
 // needApp refuses to connect books with a product whose application is not set.
-func needApp(e *env, _ map[string]any) error {
+func needApp(e *env, _ *routeRequest) error {
 	product, err := e.product()
 	if err != nil {
 		return err

@@ -24,18 +24,18 @@ import (
 // who has the scope admin without a token, and whom events name as "command:USER". No bucket, limit, turn or deadline
 // holds a command up. The store locks and refuses what it locks and refuses for any other command.
 
-// A routeCommand is a command that is a name for a route. Its arguments fill the wildcards of the path, by name or in
-// order; of others one that is called JSON is the body, ACCOUNT the parameter account_id, any other the member of its
-// name. Its options are the members of the body and the parameters, see routeOptions. What is said here is what differs
-// from the route.
+// A routeCommand is a command that is a name for a route, or a list that no route answers with. Its arguments fill the
+// wildcards of the path, by name or in order; of others one that is called JSON is the body, ACCOUNT the parameter
+// account_id, any other the member of its name. Its options are the members of the body and the parameters, see
+// routeOptions. What is said here is what differs from the route.
 type routeCommand struct {
 	name    string // "license suspend"
-	route   string // "POST /licenses/{id}/suspend"
+	route   string // "POST /licenses/{id}/suspend"; "": rows.pages reads the rows
 	args    string // as command.args; "": the wildcards of the path, {id} by the first word of the name
 	help    string // "": the summary that the OpenAPI document has of the route
 	options []option
 	sends   map[string]any // members that it sends in place of all that could be options
-	rows    *listCommand   // how the rows are listed that the route answers with; nil: it answers with no list
+	rows    *listCommand   // how rows are listed; nil: it answers with no list
 
 	// What people see of the answer. Without any of these it is every member, see printAnswer.
 	text    string                         // "${id} is ${status}", see fillText
@@ -44,9 +44,8 @@ type routeCommand struct {
 
 	keys func(e *env) (*keyring, error) // reads the key file; nil: the route does not need it
 
-	// before is called first, with the members of the body, and refuses or sets what the route does not. nil: nothing
-	// does.
-	before func(e *env, body map[string]any) error
+	// before is called first, and refuses or sets what the route does not. nil: nothing does.
+	before func(e *env, r *routeRequest) error
 
 	// asks says what the command does, for confirm, by what the route answers with ?dry_run=true, and has the request
 	// name what it has asked about; "": there is nothing to ask. nil: the command does not ask. See also asking.
@@ -56,7 +55,7 @@ type routeCommand struct {
 	after func(e *env, answer *jsonValue)
 }
 
-// command returns the command, which takes what the route takes.
+// command returns the command, which takes what the route takes; nil: it has none.
 func (c routeCommand) command(rt *route, kinds []idKind) command {
 	args := c.args
 	if args == "" {
@@ -68,24 +67,26 @@ func (c routeCommand) command(rt *route, kinds []idKind) command {
 		}
 		args = strings.TrimPrefix(args, " ")
 	}
-	made := command{c.name, args, c.help, c.routeOptions(rt, args, kinds), c.run}
-	if c.rows != nil {
-		rows := *c.rows
-		rows.route = c.route
-		made.options, made.run = append(made.options, rows.options(rt)...), rows.run
+	options := c.options
+	if rt != nil {
+		options = c.routeOptions(rt, args, kinds)
 	}
-	return made
+	if c.rows != nil {
+		options = slices.Concat(options, c.rows.options(rt))
+	}
+	return command{c.name, args, c.help, options, c.run}
 }
 
 // optionNames are the names of options that are not those of the members that they set.
 var optionNames = map[string]string{"account_id": "account", "expires_at": "expires", "payment_id": "payment",
-	"q": "search", "starts_at": "starts"}
+	"q": "search", "starts_at": "starts", "license_id": "license", "device_id": "device"}
 
 // routeOptions returns the options of a command: one for each parameter and member of the body that its route reads, in
-// that order, but for those that an argument or an option of its own sets, those of a list's pages, and those that no
-// option can hold: objects, and lists of them. Then its own.
+// that order, but for those that an argument or an option of its own sets, those of a list's pages and of the feed, and
+// those that no option can hold: objects, and lists of them. Then its own.
 func (c *routeCommand) routeOptions(rt *route, args string, kinds []idKind) (all []option) {
-	taken := append(strings.Fields(strings.ToLower(args)), "limit", "cursor", "since", "until", "dry_run")
+	taken := append(strings.Fields(strings.ToLower(args)), "limit", "cursor", "since", "until", "after", "wait",
+		"dry_run")
 	for _, o := range c.options {
 		taken = append(taken, o.member)
 	}
@@ -111,7 +112,7 @@ func (r *reading) option(method string, kinds []idKind) option {
 	lastWord := strings.ToUpper(o.name[strings.LastIndex(o.name, "-")+1:])
 	switch {
 	case r.name == optAccount.member && method == "GET":
-		return optAccount.says("only those of this account; by default of all")
+		return optOfAccount
 	case r.name == optAccount.member:
 		return optAccount
 	case r.kind == jsonBool && method == "PATCH":
@@ -234,9 +235,12 @@ func (c routeCommand) run(e *env) error {
 	}
 	maps.Copy(r.members, c.sends)
 	if c.before != nil {
-		if err := c.before(e, r.members); err != nil {
+		if err := c.before(e, r); err != nil {
 			return e.explain(err)
 		}
+	}
+	if c.rows != nil {
+		return c.rows.run(e, r)
 	}
 	if c.asks != nil {
 		err := e.confirm(func(*queries) (string, error) {

@@ -16,10 +16,9 @@ import (
 
 // How commands list rows, and export them.
 
-// A listCommand is a command that prints the rows of a list, those that -since, -until and -limit leave. With -json
-// each is an object on a line of its own.
+// A listCommand prints the rows of a list, those that -since, -until and -limit leave. With -json each is an object on
+// a line of its own.
 type listCommand struct {
-	route string                                     // that answers with them: "GET /licenses"
 	pages func(e *env, q *queries) (rowPages, error) // what reads them, where no route does
 
 	// The titles of the columns, separated by spaces, each with the member that it shows unless that has the same
@@ -42,7 +41,7 @@ type rowPages func(cursor string, limit int) (rows []*jsonValue, next string, er
 // A cellFunc returns what a table or CSV shows of a member of a row: a text; a number; nil: its value.
 type cellFunc func(member string, row *jsonValue) any
 
-// options returns the options of a list whose rows a route answers with that are not the route's.
+// options returns the options of a list that are not those of the route that answers with its rows; nil: none does.
 func (c listCommand) options(rt *route) (all []option) {
 	switch {
 	case c.export:
@@ -52,45 +51,33 @@ func (c listCommand) options(rt *route) (all []option) {
 	default:
 		all = append(all, optLimit)
 	}
-	if c.prefix != "" || rt.endpoint.known().has(inQuery, "since") {
+	if c.prefix != "" || rt != nil && rt.endpoint.known().has(inQuery, "since") {
 		all = append(all, optSince, optUntil)
 	}
 	return all
 }
 
-// run runs the command.
-func (c listCommand) run(e *env) error {
-	if c.route != "" {
-		return e.asOperator(nil, func(o *routeCaller) error {
-			r, err := c.request(e)
+// run prints the rows that a request of a route is answered with, or where no route is, those that pages reads.
+func (c listCommand) run(e *env, r *routeRequest) error {
+	if r.route == "" {
+		return e.withStore(func(st *store) error {
+			pages, err := c.pages(e, st.queries)
 			if err != nil {
 				return err
 			}
-			return c.print(e, o.pages(r))
+			return c.print(e, pages)
 		})
 	}
-	return e.withStore(func(st *store) error {
-		pages, err := c.pages(e, st.queries)
-		if err != nil {
-			return err
-		}
-		return c.print(e, pages)
-	})
-}
-
-// request returns what the command's line sends to the list's route.
-func (c listCommand) request(e *env) (*routeRequest, error) {
-	r, err := e.request(c.route)
-	if err != nil || c.prefix != "" {
-		return r, err
-	}
 	since, until, err := e.timeSpan()
+	if err != nil {
+		return err
+	}
 	for name, at := range map[string]stamp{"since": since, "until": until} {
-		if !at.IsZero() {
+		if !at.IsZero() && c.prefix == "" {
 			r.query.Set(name, at.String())
 		}
 	}
-	return r, err
+	return e.asOperator(nil, func(o *routeCaller) error { return c.print(e, o.pages(r)) })
 }
 
 // print prints the rows.

@@ -31,6 +31,8 @@ var (
 		words: func() []string { return []string{"text", "json"} }}
 	optAccount = option{name: "account", value: accountPlaceholder, member: "account_id",
 		help: "name or id of an account; where one is needed, by default the main account"}
+	optOfAccount = optAccount.says("only those of this account; by default of all")
+
 	optForce   = option{name: "force", help: "do what the command would otherwise refuse"}
 	optUnasked = option{name: "force", asks: true,
 		help: "do not ask, and leave out the warning where nobody can be asked"}
@@ -42,8 +44,6 @@ var (
 		help: "show only rows until the end of a date (UTC), or until an RFC 3339 time"}
 	optAllRows = option{name: "limit", value: "N", help: "print at most this many rows; by default all",
 		generalHelp: "print at most this many rows; by default 50, where lists are short all"}
-	optType = option{name: "type", value: "NAME", member: "type",
-		help: "show only events of this type, as license.created"}
 	optDryRun  = option{name: "dry-run", help: "check everything, change nothing"}
 	optFromDay = option{name: "from", value: "DATE", member: "from", reads: asDay,
 		help: "first day; by default 30 days end with the last one"}

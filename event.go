@@ -14,6 +14,7 @@ func eventNoun() noun {
 		problems: eventProblems,
 		wings:    func(s *server) []wing { return []wing{eventWing(s)} },
 		commands: eventCommands,
+		calls:    eventRouteCommands,
 		ids:      []idKind{{"EVENT", "evt", "events", false, nil}},
 		rows:     []rowReader{unreadableEvents},
 	}

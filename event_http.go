@@ -57,6 +57,7 @@ func (a *eventAPI) readEventQuery(in *input) (q *eventQuery) {
 	q.licenseID = in.parameter("license_id", isID("lic")) // Only events of this licence and its devices.
 	q.deviceID = in.parameter("device_id", isID("dev"))   // Only events of this device.
 	q.since = in.moment("since")                          // Only events since this time, in whole seconds, included.
+	q.until = in.moment("until")                          // Only events before this time. Not with `after`.
 	q.pageQuery = in.pageBySeq("evt")
 	q.feedWish = readFeedWish(in)
 	return q
@@ -91,12 +92,14 @@ func (a *eventAPI) listEvents(ctx context.Context, c *call, of owner, q *eventQu
 		return a.followEvents(ctx, c, q)
 	}
 	found, err := a.store.within(ctx).events(q.eventFilter, q.before, q.limit)
-	return &eventPage{list: showPage(found, showEvent)}, err
+	return &eventPage{list: showPage(found, c.showEvent)}, err
 }
 
-// showEvent returns an event as callers over HTTP see it.
-func showEvent(e event) event {
-	e.Actor = publicActor(e.Actor)
+// showEvent returns an event as the caller sees it: only a command tells who the operator was.
+func (c *call) showEvent(e event) event {
+	if !c.isCommand() {
+		e.Actor = publicActor(e.Actor)
+	}
 	return e
 }
 
@@ -125,6 +128,9 @@ func readFeedWish(in *input) (w feedWish) {
 	if in.query.Has("after") && in.query.Has("cursor") {
 		in.wrongParameter("cursor", "conflict", "Give cursor, or after: they read in opposite orders.")
 	}
+	if in.query.Has("after") && in.query.Has("until") {
+		in.wrongParameter("until", "conflict", "Give until, or after: a feed has no end.")
+	}
 	return w
 }
 
@@ -140,7 +146,7 @@ func (a *eventAPI) followEvents(ctx context.Context, c *call, asked *eventQuery)
 	if err == nil && len(page.rows) == 0 && !page.more && asked.wait > 0 {
 		page, err = a.awaitEvents(c, asked.eventFilter, page.next, asked.wait, asked.limit)
 	}
-	shown := showPage(listPage[event]{rows: page.rows}, showEvent)
+	shown := showPage(listPage[event]{rows: page.rows}, c.showEvent)
 	return &eventPage{shown, page.next.cursor(a.keys.Load()), &page.more}, err
 }
 
@@ -219,14 +225,6 @@ func (a *eventAPI) readFeed(c *call, f eventFilter, at feedPosition, limit int) 
 	return a.store.within(ctx).eventsAfter(f, at, limit)
 }
 
-// typeNames returns event types as texts.
-func typeNames(types []eventType) (names []string) {
-	for _, t := range types {
-		names = append(names, string(t))
-	}
-	return names
-}
-
 // eventCell is a cellFunc.
 func eventCell(member string, row *jsonValue) any {
 	if member == "data" {
@@ -247,44 +245,32 @@ func dataText(object *jsonValue) string {
 	return memberText(object)
 }
 
-// The options of these commands.
-var (
-	optLicense = option{name: "license", value: "LICENSE", help: "show only events of this licence"}
-	optDevice  = option{name: "device", value: "DEVICE", help: "show only events of this device"}
-)
+// The option of the command, whose words are too many for its help.
+var optType = option{name: "type", value: "NAME", member: "type", reads: asEventType,
+	help: "show only events of this type, as license.created"}
 
-// The operator's command on events.
-var eventCommands = []command{
-	{"event list", "", "show what happened and who did it, newest first", []option{
-		optLimit, optType, optAccount.says("show only events of this account"), optLicense, optDevice, optSince,
-		optUntil,
-	}, listCommand{columns: "ID AT TYPE SUBJECT=subject_id DEVICE=device_id ACTOR DATA ACCOUNT=account_id",
-		cell: eventCell, pages: eventPages}.run},
-	{"event show", "EVENT", "show all of an event", nil, eventShow},
+// The command on events that is a name for a route.
+var eventRouteCommands = []routeCommand{
+	{name: "event list", route: "GET /events", help: "show what happened and who did it, newest first",
+		options: []option{optType}, before: checkEventFilter, rows: &listCommand{cell: eventCell,
+			columns: "ID AT TYPE SUBJECT=subject_id DEVICE=device_id ACTOR DATA ACCOUNT=account_id"}},
 }
 
-// eventPages reads the events that the options of event list leave.
-func eventPages(e *env, q *queries) (pages rowPages, err error) {
-	types := eventTypesOf(e.nouns)
-	filter := eventFilter{kind: e.str("type")}
-	if filter.kind != "" && !slices.Contains(types, eventType(filter.kind)) {
-		return nil, unknownWord("-type: there is no type of event", filter.kind, typeNames(types))
+// asEventType sends a type of events.
+func asEventType(e *env, name string) (any, error) { return asOneOf(eventTypesOf(e.nouns))(e, name) }
+
+// checkEventFilter tells the end of an id that nothing has from what is no end of one.
+func checkEventFilter(e *env, _ *routeRequest) error {
+	_, err := e.filterID("license", "lic")
+	if err == nil {
+		_, err = e.filterID("device", "dev")
 	}
-	if filter.owner, err = e.filterAccount(); err != nil {
-		return nil, err
-	}
-	if filter.licenseID, err = e.filterID("license", "lic"); err != nil {
-		return nil, err
-	}
-	if filter.deviceID, err = e.filterID("device", "dev"); err != nil {
-		return nil, err
-	}
-	if filter.since, filter.until, err = e.timeSpan(); err != nil {
-		return nil, err
-	}
-	return pagesOf(func(before string, limit int) (listPage[event], error) {
-		return q.events(filter, before, limit)
-	}), nil
+	return err
+}
+
+// The operator's other command on events.
+var eventCommands = []command{
+	{"event show", "EVENT", "show all of an event", nil, eventShow},
 }
 
 // eventShow prints an event.

@@ -1035,7 +1035,8 @@ func newOperator(t testing.TB) *operator {
 
 // expectedNotes is what commands may write to standard error, each in one line.
 var expectedNotes = regexp.MustCompile(`^((these are the first |warning: |queued: |this is the revenue of |` +
-	`the list is empty|acct_\w+ \([^\n]+\) has no revenue; |for [^\n]+, once, until )[^\n]*\n)*$`)
+	`the list is empty|the secrets of the payment connection |acct_\w+ \([^\n]+\) has no revenue; |` +
+	`for [^\n]+, once, until )[^\n]*\n)*$`)
 
 // try runs a command and returns what it printed.
 func (o *operator) try(args ...string) (string, error) {

@@ -17,7 +17,7 @@ func legacyNoun() noun {
 	return noun{
 		name:     "legacy",
 		wings:    func(s *server) []wing { return []wing{legacyWing(s)} },
-		commands: legacyCommands,
+		calls:    legacyRouteCommands,
 		problems: legacyProblems,
 		status:   []statusLine{{label: "legacy callers", read: legacyStatus}},
 	}
@@ -47,11 +47,12 @@ func legacyWing(s *server) wing {
 	}
 }
 
-// The operator's command on legacy paths.
-var legacyCommands = []command{
-	{"legacy list", "", "show who still calls /api/legacy/, the latest day first", []option{optAllRows,
-		optAccount.says("show only calls of this account")},
-		listCommand{columns: "DAY PATH CALLER CALLS LAST=last_at", pages: whole((*queries).legacyCalls)}.run},
+// The operator's list of calls of legacy paths.
+var legacyRouteCommands = []routeCommand{
+	{name: "legacy list", help: "show who still calls /api/legacy/, the latest day first",
+		options: []option{optOfAccount},
+		rows: &listCommand{short: true, columns: "DAY PATH CALLER CALLS LAST=last_at",
+			pages: whole((*queries).legacyCalls)}},
 }
 
 const legacyPrefix = "/api/legacy/"

@@ -69,8 +69,8 @@ var licenseCommands = []command{
 }
 
 // checkEnd refuses, without -force, a licence whose end is in the past.
-func checkEnd(e *env, body map[string]any) error {
-	if ends, given := body["expires_at"].(stamp); given && ends.Before(e.now()) && !e.on("force") {
+func checkEnd(e *env, r *routeRequest) error {
+	if ends, given := r.members["expires_at"].(stamp); given && ends.Before(e.now()) && !e.on("force") {
 		return usageError("-expires: " + ends.String() + " is in the past: add -force if that is meant")
 	}
 	return nil
@@ -86,8 +86,8 @@ func sayNewLicense(made *jsonValue) string {
 }
 
 // checkOldKeyUntil refuses an end of the old key that has passed, which a slip of the year may be.
-func checkOldKeyUntil(e *env, body map[string]any) error {
-	if until, given := body["old_key_until"].(stamp); given && until.Before(e.now()) {
+func checkOldKeyUntil(e *env, r *routeRequest) error {
+	if until, given := r.members["old_key_until"].(stamp); given && until.Before(e.now()) {
 		return usageError("-old-key-until: " + until.String() + " is in the past: leave it out to end the old key now")
 	}
 	return nil
@@ -105,7 +105,7 @@ func licenseShow(e *env) error {
 		if shown, err = o.call(r); err != nil {
 			return err
 		}
-		if r, err = listOfDevices.request(e); err == nil {
+		if r, err = e.request(routeOfDevices); err == nil {
 			devices, err = listOfDevices.firstRows(e, o.pages(r), maxHoldersShown, "device list")
 		}
 		return err
@@ -185,9 +185,12 @@ var (
 		help: "the service's base address, which the token must match"}
 )
 
-// The command on devices that is a name for a route.
+// The command on devices that is a name for a route, and the list of all.
 var deviceRouteCommands = []routeCommand{
-	{name: "device list", route: listOfDevices.route, args: "LICENSE", rows: &listOfDevices},
+	{name: "device list", route: routeOfDevices, args: "LICENSE", rows: &listOfDevices},
+	{name: "device export", help: "print all devices, one JSON object a line or CSV", rows: &listCommand{export: true,
+		pages: paged(exportedDevices), columns: "license_id id name state platform app_version fingerprint " +
+			"activated_at last_seen_at released_at released_by clone_suspected_at offline_until"}},
 }
 
 // The operator's other commands on devices and their leases.
@@ -199,9 +202,6 @@ var deviceCommands = []command{
 			}
 		})},
 	{"device block", "DEVICE", "block a device until it is released", nil, changeDevice("blocked", blockDevice)},
-	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, listCommand{
-		export: true, pages: paged(exportedDevices), columns: "license_id id name state platform app_version " +
-			"fingerprint activated_at last_seen_at released_at released_by clone_suspected_at offline_until"}.run},
 	{"lease inspect", "LEASE", "explain a device token and check it, without the database",
 		[]option{optPublic, optFingerprint, optAudience}, leaseInspect},
 }
@@ -343,10 +343,11 @@ func loadPublicKeys(file io.Reader, path string) (*keyring, error) {
 	return ring, nil
 }
 
-// listOfDevices lists a licence's devices.
-var listOfDevices = listCommand{route: "GET /licenses/{id}/devices", prefix: "dev", columns: "DEVICE=id NAME STATE " +
-	"PLATFORM VERSION=app_version FINGERPRINT ACTIVATED=activated_at SEEN=last_seen_at OFFLINE_UNTIL " +
-	"RELEASED=released_at BY=released_by"}
+// listOfDevices lists a licence's devices, with which routeOfDevices answers.
+var listOfDevices = listCommand{prefix: "dev", columns: "DEVICE=id NAME STATE PLATFORM VERSION=app_version " +
+	"FINGERPRINT ACTIVATED=activated_at SEEN=last_seen_at OFFLINE_UNTIL RELEASED=released_at BY=released_by"}
+
+const routeOfDevices = "GET /licenses/{id}/devices"
 
 // changeDevice makes a command that calls f with the device that it names, and its licence. did says what f does.
 func changeDevice(did string, f func(t *tx, l *license, d *device, actor string)) func(*env) error {

@@ -60,8 +60,11 @@ var allCommands = sync.OnceValue(func() []command {
 	kinds := collectNouns(of, func(n *noun) []idKind { return n.ids })
 	all := collectNouns(of, func(n *noun) []command { return n.commands })
 	for _, c := range collectNouns(of, func(n *noun) []routeCommand { return n.calls }) {
-		at := slices.IndexFunc(routes, func(rt route) bool { return rt.pattern == c.route })
-		all = append(all, c.command(&routes[at], kinds))
+		var of *route
+		if c.route != "" {
+			of = &routes[slices.IndexFunc(routes, func(rt route) bool { return rt.pattern == c.route })]
+		}
+		all = append(all, c.command(of, kinds))
 	}
 	arrange(all, func(a, b *command) int { return strings.Compare(a.name, b.name) })
 	return slices.Concat(serveCommands, statusCommands, watchCommands, demoCommands, all, apiCommands, helpCommands)

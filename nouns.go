@@ -15,7 +15,7 @@ import (
 type noun struct {
 	name     string // "lead"
 	wings    func(s *server) []wing
-	calls    []routeCommand // the commands that are names for its routes
+	calls    []routeCommand // the commands that are names for its routes, and lists
 	commands []command      // its other ones
 	problems problemTable
 	events   eventTable

@@ -19,6 +19,7 @@ func paymentNoun() noun {
 			return []wing{orderPageWing(s, engine), paymentWing(s, engine)}
 		},
 		commands: paymentCommands,
+		calls:    paymentRouteCommands,
 		ids: []idKind{{"PAYMENT", "pay", "payments", false, nil},
 			{"CONNECTION", "con", "payment_connections", false, nil}},
 		problems: paymentProblems,

@@ -36,9 +36,6 @@ var paymentCommands = []command{
 			providerOptions...), atProviders((*connectionCommand).connect)},
 	{"payment set", "CONNECTION", "change by which methods guests can pay with a connection",
 		append([]option{optMethods}, providerOptions...), atProviders((*connectionCommand).setMethods)},
-	{"payment list", "", "list the connections with payment providers, newest first",
-		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")},
-		paymentList},
 	{"payment check", "CONNECTION", "ask a provider whether it accepts a connection's keys and has our webhook",
 		providerOptions, atProviders((*connectionCommand).check)},
 	{"payment reconnect", "CONNECTION", "give a connection other keys of the same account, after they were changed " +
@@ -48,14 +45,20 @@ var paymentCommands = []command{
 		append([]option{
 			optUnasked.says("do not ask, and disconnect it although our webhook can't be removed at the provider"),
 		}, providerOptions...), paymentDisconnect},
-	{"payment export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
-		"one JSON object a line, or CSV",
-		[]option{optCSV, optAccount.says("print only payments of this account"),
-			optSince.says("print only payments begun since a date or an RFC 3339 time, or in the last days, as 7d"),
-			optUntil.says("print only payments begun until the end of a date (UTC), or until an RFC 3339 time"),
-		}, listCommand{export: true, prefix: "pay",
+}
+
+// The lists of connections and of payments, whose ids it calls payment_id.
+var paymentRouteCommands = []routeCommand{
+	{name: "payment list", help: "list the connections with payment providers, newest first",
+		options: []option{optOfAccount},
+		rows: &listCommand{short: true, prefix: "con", pages: connectionPages,
+			columns: "ID PROVIDER LIVE STATE NAME CREATED=created_at ACCOUNT=account_id"}},
+	{name: "payment export", help: "print every payment that was captured, with the provider's ids, to reconcile " +
+		"payouts: one JSON object a line, or CSV; -since and -until are about when it was begun",
+		options: []option{optOfAccount},
+		rows: &listCommand{export: true, prefix: "pay", pages: paged(capturedPayments),
 			columns: "payment_id order_id reference account_id provider state currency captured refunded intent_id " +
-				"refund_ids captured_at method test amount created_at payout_id", pages: paged(capturedPayments)}.run},
+				"refund_ids captured_at method test amount created_at payout_id"}},
 }
 
 // capturedPayments returns a page of the attempts by which money was captured.
@@ -291,30 +294,22 @@ func providerWebhook(base, provider, connectionID string, allow []netip.Prefix) 
 	return base + "/payments/" + provider + "/" + connectionID, nil
 }
 
-func paymentList(e *env) error {
+// connectionPages reads the connections of payment list, and tells people which can't be read.
+func connectionPages(e *env, q *queries) (rowPages, error) {
 	_, keys, err := e.loadKeys()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var unreadable []string
-	read := func(q *queries, o owner) ([]*paymentConnection, error) {
+	return whole(func(q *queries, o owner) ([]*paymentConnection, error) {
 		all, err := q.paymentConnections(o)
 		for _, c := range all {
 			_, failed := c.open(keys)
-			if c.setState(failed == nil); c.State == "unreadable" {
-				unreadable = append(unreadable, c.ID)
+			if c.setState(failed == nil); c.State == "unreadable" && !e.on("json") {
+				e.note("%s\n", sealedElsewhere(c.ID))
 			}
 		}
 		return all, err
-	}
-	err = listCommand{prefix: "con", columns: "ID PROVIDER LIVE STATE NAME CREATED=created_at ACCOUNT=account_id",
-		pages: whole(read)}.run(e)
-	for _, id := range unreadable {
-		if err == nil && !e.on("json") {
-			err = e.say("%s\n", sealedElsewhere(id))
-		}
-	}
-	return err
+	})(e, q)
 }
 
 func (a *connectionCommand) check() error {

@@ -17,6 +17,7 @@ func revenueNoun() noun {
 		name:     "revenue",
 		wings:    func(s *server) []wing { return []wing{revenueWing(s)} },
 		commands: revenueCommands,
+		calls:    revenueRouteCommands,
 		rows:     []rowReader{factTable.unreadable},
 		retry:    checkBacklog,
 		settings: changeZone,

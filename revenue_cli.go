@@ -1,50 +1,50 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 )
 
-// The operator's commands on revenue days.
+// The options of these commands.
+var (
+	optRevenueOf = optAccount.says("the account whose revenue it is")
+	optLastDay   = optToDay.says("last business day, included; by default the present one")
+)
+
+// The commands on revenue days that are names for routes, and what none answers with: sums by the way of paying and
+// the rate of VAT at once.
+var revenueRouteCommands = []routeCommand{
+	{name: "revenue show", route: "GET /revenue/days/{date}", options: []option{optRevenueOf}, before: readDayName,
+		help: "show what a business day, today or yesterday has brought, line by line"},
+	{name: "revenue export", help: "print what business days have brought, oldest first, a row for each day, " +
+		"currency, way of paying, kind, rate of VAT and group: one JSON object a line, or CSV",
+		options: []option{optFromDay, optLastDay, optRevenueOf}, before: tellAccount,
+		rows: &listCommand{export: true, pages: exportedSums, cell: sumCell,
+			columns: "date currency state method test kind vat_rate group gross vat total"}},
+}
+
+// The other command on revenue days.
 var revenueCommands = []command{
 	{"revenue list", "", "list what business days have brought, newest first: at most 400 days", []option{
-		optAllRows, optFromDay,
-		optToDay.says("last business day, included; by default the present one"),
-		optAccount.says("the account whose revenue it is"),
+		optAllRows, optFromDay, optLastDay, optRevenueOf,
 		{name: "all", help: "list the days of all accounts, of each by its own calendar"},
 	}, revenueList},
-	{"revenue show", "DATE", "show what a business day, today or yesterday has brought, line by line", []option{
-		optAccount.says("the account whose revenue it is"),
-	}, tellingAccount(revenueShow)},
-	{"revenue export", "", "print what business days have brought, oldest first, a row for each day, currency, " +
-		"way of paying, kind, rate of VAT and group: one JSON object a line, or CSV", []option{
-		optCSV,
-		optFromDay,
-		optToDay.says("last business day, included; by default the present one"),
-		optAccount.says("the account whose revenue it is"),
-	}, tellingAccount(listCommand{export: true, pages: exportedSums, cell: sumCell,
-		columns: "date currency state method test kind vat_rate group gross vat total"}.run)},
 }
 
-// tellingAccount has a command say first, on standard error, whose revenue it shows if -account is not given and there
-// is more than one account, or if that has none, whose there is.
-func tellingAccount(run func(*env) error) func(*env) error {
-	return func(e *env) error {
-		if e.str("account") == "" {
-			text, err := queried(e, e.whoseRevenue)
-			if err != nil {
-				return err
-			}
-			e.note("%s", text)
-		}
-		return run(e)
+// tellAccount says on standard error whose revenue it is if -account is not given and there is more than one account,
+// or if that has none, whose there is.
+func tellAccount(e *env, _ *routeRequest) error {
+	if e.str("account") != "" {
+		return nil
 	}
+	text, err := queried(e, e.whoseRevenue)
+	e.note("%s", text)
+	return err
 }
 
-// whoseRevenue returns what tellingAccount says; "": nothing.
+// whoseRevenue returns what tellAccount says; "": nothing.
 func (e *env) whoseRevenue(q *queries) (string, error) {
 	all, err := q.accounts()
 	if err != nil || len(all) < 2 {
@@ -82,37 +82,48 @@ func revenueCell(member string, row *jsonValue) any {
 
 // revenueList lists business days of an account, or with -all of each.
 func revenueList(e *env) error {
-	c := listCommand{route: "GET /revenue/days", cell: revenueCell, columns: "DATE STATE " +
+	c := listCommand{cell: revenueCell, columns: "DATE STATE " +
 		"SALES=totals.sales DELIVERY=totals.delivery TIPS=totals.tips REFUNDS=totals.refunds " +
 		"DISPUTES=totals.disputes TOTAL=totals.total VAT=totals.vat TEST=totals.test"}
+	r, err := e.request("GET /revenue/days")
 	switch {
+	case err != nil:
+		return err
 	case !e.on("all"):
-		return tellingAccount(c.run)(e)
+		if err := tellAccount(e, r); err != nil {
+			return err
+		}
+		return c.run(e, r)
 	case e.str("account") != "":
 		return usageError("give -account or -all, not both")
 	}
-	c.route, c.pages, c.columns = "", revenueOfAll, "ACCOUNT=account_id "+c.columns
-	return c.run(e)
+	c.columns = "ACCOUNT=account_id " + c.columns
+	return e.asOperator(nil, func(o *routeCaller) error { return c.print(e, o.revenueOfAll(r)) })
 }
 
 // revenueOfAll returns the business days of each account, newest first.
-func revenueOfAll(e *env, q *queries) (rowPages, error) {
-	from, to, err := e.fromTo()
-	if err != nil {
-		return nil, err
+func (o *routeCaller) revenueOfAll(r *routeRequest) rowPages {
+	return func(string, int) (rows []*jsonValue, _ string, err error) {
+		accounts, err := o.server.store.accounts()
+		for _, a := range accounts {
+			r.query.Set(optAccount.member, a.ID)
+			days, _, failed := o.pages(r)("", 0)
+			if rows = append(rows, days...); failed != nil {
+				return nil, "", failed
+			}
+		}
+		slices.SortStableFunc(rows, func(a, b *jsonValue) int {
+			return strings.Compare(rawMember(b, "date"), rawMember(a, "date"))
+		})
+		return rows, "", err
 	}
-	accounts, err := q.accounts()
-	var all listPage[revenueDay]
-	for _, a := range accounts {
-		days, failed := revenueDays(q, a.ID, from, to, e.now())
-		all.rows, err = append(all.rows, days...), cmp.Or(err, failed)
-	}
-	arrange(all.rows, func(a, b *revenueDay) int { return strings.Compare(b.Date, a.Date) })
-	return pagesOf(func(string, int) (listPage[revenueDay], error) { return all, nil }), e.explain(err)
 }
 
-// revenueShow shows a business day.
-func revenueShow(e *env) error {
+// readDayName reads the name of a day that revenue show is given.
+func readDayName(e *env, r *routeRequest) error {
+	if err := tellAccount(e, r); err != nil {
+		return err
+	}
 	day, ok := parseDate(e.args[0])
 	if back := slices.Index([]string{"today", "yesterday"}, e.args[0]); back >= 0 {
 		id, err := e.needAccount()
@@ -126,9 +137,9 @@ func revenueShow(e *env) error {
 		day, ok = newStamp(midnight(c.dateOf(e.now())).AddDate(0, 0, -back)), true
 	}
 	if ok {
-		e.args[0] = day.day()
+		r.path["date"] = day.day()
 	}
-	return routeCommand{route: "GET /revenue/days/{date}"}.run(e)
+	return nil
 }
 
 // An exportedSum is a row of revenue export.

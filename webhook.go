@@ -24,7 +24,6 @@ func webhookNoun() noun {
 		name:     "webhook",
 		wings:    func(s *server) []wing { return []wing{webhookWing(s)} },
 		calls:    webhookRouteCommands,
-		commands: webhookCommands,
 		ids:      []idKind{{"WEBHOOK", "whe", "webhooks", false, nil}, {"DELIVERY", "whd", "deliveries", false, nil}},
 		problems: webhookProblems,
 		events:   webhookEvents,

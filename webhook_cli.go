@@ -38,7 +38,8 @@ var (
 // eventIsSent is what comes of an event that the running service sends.
 const eventIsSent = "${event_id} is to be sent: 'widgetd webhook delivery list ${id}' shows what came of it"
 
-// The commands on webhooks that are names for routes.
+// The commands on webhooks that are names for routes, and the list, whose rows have the host in place of the address,
+// and what waits, which is too much to count at each call of a route.
 var webhookRouteCommands = []routeCommand{
 	{name: "webhook add", route: "POST /webhooks", args: "URL", options: []option{optTypes, optReachable},
 		help: "send events to an address; the secret that signs them is shown once", keys: (*env).keyFile,
@@ -71,15 +72,11 @@ var webhookRouteCommands = []routeCommand{
 		text: "webhook ${id} (${url host}) removed",
 		asks: asking("removes the webhook ${id} (${url host}) for good; still to be sent again to it: " +
 			"${ends.events event}")},
-}
-
-// The other command on webhooks.
-var webhookCommands = []command{
-	{"webhook list", "", "list webhooks, newest first, with the events that wait and when one was last accepted",
-		[]option{optAllRows, optSince, optUntil, optAccount.says("show only webhooks of this account"),
-			optWebhookState, optFailing}, listCommand{prefix: "whe", pages: webhookPages, cell: webhookCell,
-			columns: "ID STATE REASON FAILING-SINCE=failing_since WAITING LAST-SUCCESS=last_success_at HOST TYPES " +
-				"ACCOUNT=account_id"}.run},
+	{name: "webhook list",
+		help:    "list webhooks, newest first, with the events that wait and when one was last accepted",
+		options: []option{optOfAccount, optWebhookState, optFailing},
+		rows: &listCommand{short: true, prefix: "whe", pages: webhookPages, cell: webhookCell, columns: "ID STATE " +
+			"REASON FAILING-SINCE=failing_since WAITING LAST-SUCCESS=last_success_at HOST TYPES ACCOUNT=account_id"}},
 }
 
 // noteSending says so where the service is to send something and none runs.
@@ -91,8 +88,8 @@ func noteSending(e *env, answer *jsonValue) {
 }
 
 // wantChange refuses a change of a webhook that names nothing to change.
-func wantChange(_ *env, body map[string]any) error {
-	if len(body) == 0 {
+func wantChange(_ *env, r *routeRequest) error {
+	if len(r.members) == 0 {
 		return usageError("nothing to change: give -url, -type or -description")
 	}
 	return nil

@@ -19,6 +19,7 @@ func widgetNoun() noun {
 		name:     "widget",
 		wings:    func(s *server) []wing { return []wing{widgetWing(s), scriptWing(s)} },
 		commands: widgetCommands,
+		calls:    widgetRouteCommands,
 		ids:      []idKind{{"WIDGET", "wgt", "widgets", false, nil}},
 		problems: widgetProblems,
 		events:   widgetEvents,

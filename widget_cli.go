@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,11 +12,11 @@ import (
 var (
 	optPublicOrders = option{name: "public-orders",
 		help: "show the widget's orders to everybody, not only to callers with a token"}
-	optWidget = option{name: "widget", value: "WIDGET",
+	optWidget = option{name: "widget", value: "WIDGET", member: "widget",
 		help: "show one widget, with its items and pages; by default all"}
-	optInterval = option{name: "interval", value: "UNIT", def: "day",
+	optInterval = option{name: "interval", value: "UNIT", def: "day", member: "interval", reads: asInterval,
 		help: "what a bar covers; weeks begin on Monday", words: func() []string { return asTexts(statsIntervals) }}
-	optTimezone = option{name: "timezone", value: "ZONE", def: "UTC",
+	optTimezone = option{name: "timezone", value: "ZONE", def: "UTC", member: "timezone",
 		help: "time zone in which days begin, like Europe/Zurich"}
 )
 
@@ -23,10 +24,6 @@ var (
 var widgetCommands = []command{
 	{"widget add", "NAME", "add a widget",
 		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, widgetAdd},
-	{"widget list", "", "list widgets, oldest first",
-		[]option{optAllRows, optSince, optUntil, optAccount.says("show only widgets of this account")},
-		listCommand{prefix: "wgt", columns: "ID NAME PUBLIC-ORDERS=public_orders CREATED=created_at ACCOUNT=account_id",
-			pages: whole((*queries).widgets)}.run},
 	{"widget snippet", "WIDGET", "print the line to paste into a page, and what its Content-Security-Policy must allow",
 		nil, widgetSnippet},
 	{"widget rename", "WIDGET NAME", "give a widget another name", nil, widgetRename},
@@ -35,6 +32,14 @@ var widgetCommands = []command{
 		widgetRemove},
 	{"widget stats", "", "show what widgets counted, with a bar for each day",
 		[]option{optWidget, optFromDay, optToDay, optInterval, optTimezone}, statsShow},
+}
+
+// The list of widgets.
+var widgetRouteCommands = []routeCommand{
+	{name: "widget list", help: "list widgets, oldest first",
+		options: []option{optOfAccount},
+		rows: &listCommand{short: true, prefix: "wgt", pages: whole((*queries).widgets),
+			columns: "ID NAME PUBLIC-ORDERS=public_orders CREATED=created_at ACCOUNT=account_id"}},
 }
 
 func widgetAdd(e *env) error {
@@ -103,91 +108,83 @@ func widgetRemove(e *env) error {
 		"widget "+name+" removed, with "+countOf(removed, "row")+" of what it counted")
 }
 
+// asInterval sends what a bar covers.
+func asInterval(e *env, word string) (any, error) { return asOneOf(statsIntervals)(e, word) }
+
+// A countedStats is what people see of statistics: of one widget, also of a closed account, or of all.
+type countedStats struct {
+	Widget, Name string // of one
+	statsSpan
+	Totals struct {
+		shownCounts
+		Trapped int64
+	}
+	Series   []accountPoint
+	Widgets  []widgetRow
+	TopItems []topItem `json:"top_items"`
+	TopPages []topPage `json:"top_pages"`
+}
+
 // statsShow prints what widgets counted: totals, a row for each widget or the top items and pages of one,
 // and a bar for each interval.
 func statsShow(e *env) error {
-	r, err := statsRangeOf(e)
+	if id := e.str("widget"); id != "" && !validID("wgt", id) {
+		return e.explain(errWidget) // as for one that there is not
+	}
+	r, err := e.request("GET /widget/stats")
 	if err != nil {
 		return err
 	}
-	return e.withStore(func(st *store) error {
-		report, err := reportFor(st.queries, e.str("widget"), r)
-		switch {
-		case err != nil:
-			return err
-		case e.on("json"):
-			return e.print(report.shown(), "")
-		}
-		return report.print(e)
-	})
+	answer, err := e.callRoute(nil, r)
+	if err != nil {
+		return err
+	}
+	if e.on("json") {
+		_, err := e.stdout.Write(answer)
+		return err
+	}
+	var counted countedStats
+	if err := json.Unmarshal(answer, &counted); err != nil {
+		return err
+	}
+	return counted.print(e)
 }
 
-// reportFor returns the report for the widget with an id, whose account may be closed, or for all widgets
-// if the id is "".
-func reportFor(q *queries, widgetID string, r statsRange) (*statsReport, error) {
-	if widgetID == "" {
-		return reportWidgets(q, anyAccount, r)
-	}
-	w, err := q.anyWidget(widgetID)
-	if err != nil {
-		return nil, err
-	}
-	return reportWidget(q, w, r, true, true)
-}
-
-// statsRangeOf returns the range that the options name, or a usageError.
-func statsRangeOf(e *env) (r statsRange, err error) {
-	from, to, err := e.fromTo()
-	if err != nil {
-		return r, err
-	}
-	interval, err := e.choice("interval", asTexts(statsIntervals))
-	if err != nil {
-		return r, err
-	}
-	r.Interval = statsInterval(interval)
-	if r.Zone, err = loadZone(e.str("timezone")); err != nil {
-		const text = "-timezone must be a time zone of the IANA database, like Europe/Zurich, not %q"
-		return r, usageError(fmt.Sprintf(text, e.str("timezone")))
-	}
-	if wrong := r.setDays(from, to, e.now()); wrong != "" {
-		return r, usageError("-from and -to: " + strings.ToLower(wrong[:1]) + strings.TrimSuffix(wrong[1:], "."))
-	}
-	return r, nil
-}
-
-// print prints a report for people.
-func (r *statsReport) print(e *env) error {
-	totals := strings.Join(r.totals.shown(r.withOrders).inWords("en"), ", ")
+// print prints statistics for people.
+func (r *countedStats) print(e *env) error {
+	totals := strings.Join(r.Totals.inWords("en"), ", ")
 	head := []detail{{"range", r.From + " to " + r.To + ", " + r.Timezone}, {"total", totals}}
-	if r.widget != nil {
-		head = append([]detail{{"widget", r.widget.ID}, {"name", r.widget.Name}}, head...)
+	if r.Widget != "" {
+		head = append([]detail{{"widget", r.Widget}, {"name", r.Name}}, head...)
 	} else {
-		head = append(head, detail{"trapped", countOf(r.trapped, "lead") + " of bots"})
+		head = append(head, detail{"trapped", countOf(r.Totals.Trapped, "lead") + " of bots"})
 	}
-	err := e.printDetails(r.shown(), head)
+	err := e.printDetails(nil, head)
 	fmt.Fprintln(e.stdout)
 	err = errors.Join(err, r.printBars(e))
 	fmt.Fprintln(e.stdout)
-	if r.widget == nil {
-		return errors.Join(err, printObjects(e, "WIDGET NAME VIEWS VISITORS CLICKS ORDERS", nil, r.widgets))
+	if r.Widget == "" {
+		return errors.Join(err, printObjects(e, "WIDGET NAME VIEWS VISITORS CLICKS ORDERS", nil, r.Widgets))
 	}
-	err = errors.Join(err, printObjects(e, "TOP-ITEM=item CLICKS ORDERS", nil, r.items))
+	err = errors.Join(err, printObjects(e, "TOP-ITEM=item CLICKS ORDERS", nil, r.TopItems))
 	fmt.Fprintln(e.stdout)
-	return errors.Join(err, printObjects(e, "TOP-PAGE=page VIEWS CLICKS ORDERS", nil, r.pages))
+	return errors.Join(err, printObjects(e, "TOP-PAGE=page VIEWS CLICKS ORDERS", nil, r.TopPages))
 }
 
 // printBars prints the counts of each interval with a bar in proportion to its views, in the width that the
 // numbers leave of the terminal.
-func (r *statsReport) printBars(e *env) error {
+func (r *countedStats) printBars(e *env) error {
 	const longest, least = 40, 8 // columns of the bars
-	most := max(1, r.busiest().Views)
+	most := int64(1)
+	for _, point := range r.Series {
+		most = max(most, point.Views)
+	}
 	title := strings.ToUpper(string(r.Interval))
 	used := len(r.From) + 5*columnGap
 	for _, c := range []struct {
 		title string
 		most  int64
-	}{{"VIEWS", most}, {"VISITORS", r.totals.Visitors}, {"CLICKS", r.totals.Clicks}, {"ORDERS", r.totals.Orders}} {
+	}{{"VIEWS", most}, {"VISITORS", r.Totals.Visitors}, {"CLICKS", r.Totals.Clicks}, {"ORDERS", *r.Totals.Orders}} {
 		used += max(len(c.title), len(fmt.Sprint(c.most)))
 	}
 	width := min(longest, cmp.Or(e.width(), longest+used)-used)
@@ -202,5 +199,5 @@ func (r *statsReport) printBars(e *env) error {
 		views, _ := memberAt(row, "views").integer()
 		bar := strings.Repeat("█", int(float64(max(0, views))/float64(most)*float64(width)))
 		return cmp.Or(bar, " ") // no views are no empty cell
-	}, r.series)
+	}, r.Series)
 }

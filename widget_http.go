@@ -148,6 +148,9 @@ func (a *widgetAPI) answerStats(ctx context.Context, c *call, q *statsQuery) (*r
 	wrong := c.finish()
 	outOfRange := q.setRange(a.now())
 	w, err := a.findWidget(q.widget)
+	if c.isCommand() && w == nil && err == nil && q.widget != "" { // it may be of a closed account
+		w, err = orNil(a.store.anyWidget(q.widget))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +216,8 @@ var errStatsOfNone = &refusal{code: codeTokenRequired, challenge: bearerChalleng
 	detail: "Name a widget with ?widget=, which needs no token, or send a token with stats:read for all of an " +
 		"account's widgets."}
 
-// accountStats returns the report for all widgets of an account: the caller's, if it names none. It needs a token.
+// accountStats returns the report for all widgets of an account: the caller's, if it names none; for a command then of
+// all accounts. It needs a token.
 func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsQuery, of owner) (taggedBody, error) {
 	if c.caller == nil {
 		return taggedBody{}, errStatsOfNone
@@ -221,7 +225,10 @@ func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsQuery, of
 	if err := a.enter(ctx, c); err != nil {
 		return taggedBody{}, err
 	}
-	report, err := reportWidgets(a.store.within(ctx), c.oneOwner(of), q.statsRange)
+	if !c.isCommand() {
+		of = c.oneOwner(of)
+	}
+	report, err := reportWidgets(a.store.within(ctx), of, q.statsRange)
 	if err != nil {
 		return taggedBody{}, err
 	}
