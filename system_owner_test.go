@@ -389,22 +389,6 @@ func TestBackup_isWrittenOnlyWhereNobodyElseMayWrite(t *testing.T) {
 	}
 }
 
-func TestFile_thatWasReplacedWhileItWasWrittenGetsNoName(t *testing.T) {
-	t.Parallel()
-	for name, replace := range map[string]func(draft string) error{
-		"by a file": func(draft string) error { return os.WriteFile(draft, nil, 0o600) },
-		"by a link": func(draft string) error { return os.Symlink("/dev/null", draft) },
-	} {
-		path := filepath.Join(t.TempDir(), "copy.db")
-		oneLine(t, writeAtomically(path, false, func(draft *os.File) error {
-			return errors.Join(os.Rename(draft.Name(), path+".taken"), replace(draft.Name()))
-		}), "somebody has replaced")
-		if fileExists(path) {
-			t.Errorf("%s: there is a file", name)
-		}
-	}
-}
-
 func TestOwner_readsNoFileByALinkOfAnother(t *testing.T) {
 	t.Parallel()
 	shared, closed, run := rootsShared(t)
@@ -417,42 +401,5 @@ func TestOwner_readsNoFileByALinkOfAnother(t *testing.T) {
 		if out, err := run(0, "widgetd", "license", "import", link); err == nil || !strings.Contains(out, want) {
 			t.Errorf("a link of %d: %v: %s", uid, err, out)
 		}
-	}
-}
-
-func TestInit_saysHowToServeAtTheBaseAddress(t *testing.T) {
-	t.Parallel()
-	for base, want := range map[string]string{
-		"http://127.0.0.1:9000/v1": " -addr 127.0.0.1:9000", "http://[::1]:9000/v1": " -addr [::1]:9000",
-		"http://localhost:9000/v1": " -addr localhost:9000", "http://127.0.0.1:8080/v1": "",
-		"https://127.0.0.1:9000/v1": "", "http://10.0.0.2:9000/v1": "", "http://127.0.0.1/v1": "",
-		"https://api.example.com/v1": "",
-	} {
-		equal(t, base, listenOption(base), want)
-	}
-}
-
-// Not parallel: it changes the working directory.
-func TestInit_makesTheInstallationWhereItsDirectoryIs(t *testing.T) {
-	installed, elsewhere := t.TempDir(), t.TempDir()
-	t.Chdir(elsewhere)
-	if _, _, err := runAs(t, installed, 54321, "init"); err != nil { // who may not: here
-		t.Error(err)
-	}
-	if names := dirNames(t, elsewhere); len(names) != 2 {
-		t.Errorf("made here: %q", names)
-	}
-	t.Chdir(t.TempDir())
-	out, noted, err := runAs(t, installed, os.Geteuid(), "init")
-	if err != nil || noted != "" || !strings.Contains(out, installed+"/widgetd.key: created") ||
-		!strings.Contains(out, "next: 'sudo systemctl enable --now widgetd.socket widgetd.service'") {
-		t.Errorf("%q, %q, %v", out, noted, err)
-	}
-	if names := dirNames(t, installed); len(names) != 2 {
-		t.Errorf("made: %q", names)
-	}
-	out, noted, err = runAs(t, installed, os.Geteuid(), "status")
-	if err != nil || noted != "using "+installed+"/widgetd.db\n" || !strings.Contains(out, "widgetd.db, ") {
-		t.Errorf("%q, %q, %v", out, noted, err)
 	}
 }
