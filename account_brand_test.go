@@ -229,6 +229,7 @@ func TestOAuthPages_lookAsTheirAccountSays(t *testing.T) {
 // lets the browser draw the logo, and use the colour; the buttons that need a script do what they say.
 func TestPages_ofThreeAccountsInABrowser(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "looks at many pages in a browser")
 	programsOrSkip(t, "chromium", "chromedriver")
 	g := newGuestService(t, withoutAddressLimits)
 	base := g.atItsBase()

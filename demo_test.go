@@ -349,6 +349,7 @@ func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {
 // and back, and ends what was agreed to.
 func TestDemo_ownerConnectsAnApplicationInABrowser(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "looks at many pages in a browser")
 	programsOrSkip(t, "chromium", "chromedriver")
 	text := startDemo(t)
 	account := regexp.MustCompile(`-account (acct_\w{26})`).FindStringSubmatch(text)
@@ -394,6 +395,7 @@ func TestDemo_ownerConnectsAnApplicationInABrowser(t *testing.T) {
 
 func TestDemo_pageFitsATelephone(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "looks at many pages in a browser")
 	programsOrSkip(t, "chromium", "chromedriver")
 	page := printed(t, sharedDemo(t), "A lunch menu on a partner's site")
 	b := startBrowser(t)

@@ -239,6 +239,7 @@ func settings(page string) string {
 }
 
 func TestDocs_linesOfADemoWorkAsTheyStand(t *testing.T) {
+	takesLong(t, "runs the programs of the documentation")
 	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "curl", "sh")
@@ -474,6 +475,7 @@ func TestDocs_colorsHaveTheContrastOfWCAG(t *testing.T) {
 
 // TestDocs_checksOfALeaseWork runs the programs of the page on real leases.
 func TestDocs_checksOfALeaseWork(t *testing.T) {
+	takesLong(t, "runs the programs of the documentation")
 	notUnderRace(t, "programs in other languages do the work")
 	t.Parallel()
 	for _, c := range []struct {
@@ -560,6 +562,7 @@ func TestDocs_checksOfAWebhookWork(t *testing.T) {
 
 // TestDocs_programsThatFollowEventsMissNone kills each program of the page and starts it again while things happen.
 func TestDocs_programsThatFollowEventsMissNone(t *testing.T) {
+	takesLong(t, "runs the programs of the documentation")
 	notUnderRace(t, "programs in other languages do the work")
 	t.Parallel()
 	for _, c := range []struct {
@@ -766,6 +769,7 @@ func checkLeases(s *service, command, again []string) {
 
 func TestDocs_fitATelephone(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "looks at many pages in a browser")
 	programsOrSkip(t, "chromium", "chromedriver")
 	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
 	b := startBrowser(t)
@@ -782,6 +786,7 @@ func TestDocs_fitATelephone(t *testing.T) {
 
 func TestDocs_areFoundByTheScriptWhateverIsInTheAddress(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "looks at many pages in a browser")
 	programsOrSkip(t, "chromium", "chromedriver")
 	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
 	b := startBrowser(t)

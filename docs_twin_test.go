@@ -127,6 +127,7 @@ func TestDocs_guideForProgramsNamesEveryTwin(t *testing.T) {
 // TestDocs_findWhatIsAsked types questions into the box of a page, as a reader does, and presses Enter.
 func TestDocs_findWhatIsAsked(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "looks at many pages in a browser")
 	programsOrSkip(t, "chromium", "chromedriver")
 	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
 	b := startBrowser(t)

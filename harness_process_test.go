@@ -64,6 +64,15 @@ func size(small, large int) int {
 // inFull reports whether a test tries each of many things in each way, as it does with -long only.
 func inFull() bool { return size(0, 1) > 0 }
 
+// takesLong leaves a test to runs with -long, CI's among them. What it sees of the program's rules is held by others
+// that take less; what it adds is that other programs, or many processes, really do what those suppose.
+func takesLong(t testing.TB, why string) {
+	t.Helper()
+	if !inFull() {
+		t.Skip(why + ", so it runs with -long only")
+	}
+}
+
 // notUnderRace skips a test under the race detector. CI runs it without.
 func notUnderRace(t testing.TB, why string) {
 	t.Helper()

@@ -65,29 +65,32 @@ type vendorFault struct {
 	answer             vendorAnswer
 }
 
-// vendorFaults are the ways in which a vendor fails to answer.
-var vendorFaults = map[providerFault]vendorFault{
-	faultResetBefore: {reset: true},
-	faultResetAfter:  {after: true, reset: true},
-	faultTimeout:     {after: true, hang: true},
-	fault401:         {answer: vendorAnswer{401, nil, `{"message":"Unauthorized"}`}},
-	fault401After:    {after: true, answer: vendorAnswer{401, nil, `{"message":"Unauthorized"}`}},
-	fault403:         {answer: vendorAnswer{403, nil, "<html>Forbidden by the firewall</html>"}},
-	fault404:         {answer: vendorAnswer{404, nil, "<html>Not Found</html>"}},
-	fault413:         {answer: vendorAnswer{413, nil, `{"statusCode":413,"message":"Request Too Long"}`}},
-	fault429:         {answer: vendorAnswer{429, http.Header{"Retry-After": {"3"}}, nil}},
-	fault429After:    {after: true, answer: vendorAnswer{429, http.Header{"Retry-After": {"3"}}, nil}},
-	fault500:         {answer: vendorAnswer{500, nil, `{"title":"An error occurred"}`}},
-	fault500After:    {after: true, answer: vendorAnswer{500, nil, `{"title":"An error occurred"}`}},
-	faultNonsense:    {after: true, answer: vendorAnswer{200, nil, `{"id":`}},
-	faultHuge:        {after: true, answer: vendorAnswer{200, nil, strings.Repeat(" ", 8<<20)}},
-}
+// vendorFaults are the ways in which a vendor fails to answer. They are made when a test asks for them, since each
+// program that tests start is this one, and would make a long body for nothing.
+var vendorFaults = sync.OnceValue(func() map[providerFault]vendorFault {
+	return map[providerFault]vendorFault{
+		faultResetBefore: {reset: true},
+		faultResetAfter:  {after: true, reset: true},
+		faultTimeout:     {after: true, hang: true},
+		fault401:         {answer: vendorAnswer{401, nil, `{"message":"Unauthorized"}`}},
+		fault401After:    {after: true, answer: vendorAnswer{401, nil, `{"message":"Unauthorized"}`}},
+		fault403:         {answer: vendorAnswer{403, nil, "<html>Forbidden by the firewall</html>"}},
+		fault404:         {answer: vendorAnswer{404, nil, "<html>Not Found</html>"}},
+		fault413:         {answer: vendorAnswer{413, nil, `{"statusCode":413,"message":"Request Too Long"}`}},
+		fault429:         {answer: vendorAnswer{429, http.Header{"Retry-After": {"3"}}, nil}},
+		fault429After:    {after: true, answer: vendorAnswer{429, http.Header{"Retry-After": {"3"}}, nil}},
+		fault500:         {answer: vendorAnswer{500, nil, `{"title":"An error occurred"}`}},
+		fault500After:    {after: true, answer: vendorAnswer{500, nil, `{"title":"An error occurred"}`}},
+		faultNonsense:    {after: true, answer: vendorAnswer{200, nil, `{"id":`}},
+		faultHuge:        {after: true, answer: vendorAnswer{200, nil, strings.Repeat(" ", 8<<20)}},
+	}
+})
 
 // fail has the next requests for an operation fail, instead of what was to go wrong with it; no fault: none does.
 func (f *vendorFake) fail(operation string, faults ...providerFault) {
 	var next []vendorFault
 	for _, name := range faults {
-		next = append(next, vendorFaults[name])
+		next = append(next, vendorFaults()[name])
 	}
 	f.strike(operation, next...)
 }

@@ -286,6 +286,7 @@ func TestActivatePage_logsNoKeyAndNoLease(t *testing.T) {
 
 // TestDocs_devicesLiveWithoutANetwork runs the programs of the page through the life of a device.
 func TestDocs_devicesLiveWithoutANetwork(t *testing.T) {
+	takesLong(t, "runs the programs of the documentation")
 	notUnderRace(t, "programs in other languages do the work")
 	t.Parallel()
 	for id, c := range map[string]struct {
@@ -367,6 +368,7 @@ func liveOffline(s *service, command []string, base string) {
 // TestDocs_sellingLeadsFromAnOrderToAnActivatedTill runs the lines of the page.
 func TestDocs_sellingLeadsFromAnOrderToAnActivatedTill(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "runs the programs of the documentation")
 	programsOrSkip(t, "sh", "openssl", "jq", "base64", "curl")
 	s := newService(t)
 	saveSample(s, "openssl", "lease.sh")

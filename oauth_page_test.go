@@ -459,6 +459,7 @@ func TestConsent_isGivenByKeyboardInABrowser(t *testing.T) {
 // language.
 func TestOAuthPages_fitATelephone(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "looks at many pages in a browser")
 	programsOrSkip(t, "chromium", "chromedriver")
 	s := quietService(t, withoutAddressLimits)
 	base, framed := s.atItsBase(), s.framed()

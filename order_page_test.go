@@ -727,6 +727,7 @@ func TestReturnPage_keepsItselfUpToDateInABrowser(t *testing.T) {
 // TestPayPage_hasTotalAndButtonFirst: with two dishes they are in sight on a small telephone.
 func TestPayPage_hasTotalAndButtonFirst(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "looks at many pages in a browser")
 	programsOrSkip(t, "chromium", "chromedriver")
 	g := newGuestService(t, withoutAddressLimits)
 	g.atItsBase()
@@ -745,6 +746,7 @@ func TestPayPage_hasTotalAndButtonFirst(t *testing.T) {
 // language.
 func TestPayPage_fitsATelephone(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "looks at many pages in a browser")
 	programsOrSkip(t, "chromium", "chromedriver")
 	g := newGuestService(t, withoutAddressLimits)
 	g.atItsBase()

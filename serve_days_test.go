@@ -347,6 +347,7 @@ func TestDaysPage_replacesNothingButAPage(t *testing.T) {
 
 func TestDaysPage_fitsATelephoneInLightAndDark(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "looks at many pages in a browser")
 	programsOrSkip(t, "chromium", "chromedriver")
 	page := ""
 	inBubble(t, func(t *testing.T, s *service) {

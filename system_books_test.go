@@ -457,6 +457,7 @@ func TestBooks_killedWhileTokensAreReplacedOrAnEntryIsSentGoOnAfterTheRestart(t 
 
 func TestBooks_killedAtRandomMomentsSendEachDayOnce(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "kills the program at many moments")
 	eachKilledBookkeeper(t, func(t *testing.T, k *killedBookkeeper) {
 		// By default it is the same each time. There are more days than are sent before the last kill.
 		kills, random := size(2, 8), random(t, cmp.Or(*seed, uint64(size(1, 0))))

@@ -127,6 +127,7 @@ func (r *replicated) compare(when string) {
 
 func TestLitestream_givesBackWhatItConfirmedAfterTheDiskIsLost(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "drives Litestream for seconds")
 	programsOrSkip(t, "litestream")
 	r := startReplicated(t)
 	r.load.grows(size(30, 200))

@@ -81,6 +81,7 @@ func TestOwner_isWhomCommandsOfRootActAs(t *testing.T) {
 
 func TestOwner_isWhomCommandsOfRootOpenNamedFilesAs(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "starts the program many times as root")
 	owned, closed, run := rootsProgram(t)
 	if out, err := run("init", "-name", "Example", "-base-url", "https://api.example.com/v1"); err != nil {
 		t.Fatal(out)
@@ -120,6 +121,7 @@ func TestOwner_isWhomCommandsOfRootOpenNamedFilesAs(t *testing.T) {
 // thread and for good; in a directory of root's it refuses another user's files and links.
 func TestOwner_cantLeadRootToTheFilesOfRoot(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "starts the program many times as root")
 	owned, closed, run := rootsProgram(t)
 	roots := filepath.Join(closed, "widgetd.db")
 	out, err := exec.Command(builtProgram(t), "init", "-db", roots, "-key", filepath.Join(closed, "widgetd.key")).
@@ -243,6 +245,7 @@ func TestOwner_isNotChangedWhereTheDirectoryIsRoots(t *testing.T) {
 // belongs to its owner or to root, and is no link, or nothing is opened.
 func TestOwner_refusesWhatOthersHavePutBesideADatabase(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "starts the program many times as root")
 	shared, closed, run := rootsShared(t)
 	const other = 12345
 	if out, err := run(other, "own", "init"); err != nil {
@@ -306,6 +309,7 @@ func TestOwner_refusesWhatOthersHavePutBesideADatabase(t *testing.T) {
 
 func TestOwner_followsNoLinkOfAnotherToWhereRootWouldWrite(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "starts the program many times as root")
 	shared, closed, run := rootsShared(t)
 	link := func(uid int, name, target string) string {
 		path := filepath.Join(shared, name)
@@ -359,6 +363,7 @@ func TestOwner_followsNoLinkOfAnotherToWhereRootWouldWrite(t *testing.T) {
 // the file that was made.
 func TestBackup_isWrittenOnlyWhereNobodyElseMayWrite(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "starts the program many times as root")
 	shared, closed, run := rootsShared(t)
 	if out, err := run(nobody, "own", "init"); err != nil {
 		t.Fatal(out)

@@ -127,6 +127,7 @@ func TestReplica_isProvenByRestoringIt(t *testing.T) {
 
 func TestReplica_isNotProvenWhileLitestreamDoesNotRun(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "drives Litestream for seconds")
 	r := startProven(t)
 	r.passes()
 	r.endStream(syscall.SIGTERM)
@@ -140,6 +141,7 @@ func TestReplica_isNotProvenWhileLitestreamDoesNotRun(t *testing.T) {
 // Against a replica of another database, or of another path, that passes for ours: transactions have numbers only.
 func TestReplica_ofAnotherDatabaseIsNotTakenForOurs(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "drives Litestream for seconds")
 	r, other := startProven(t), startProven(t)
 	for range 8 {
 		other.o.do("account", "add", "More") // so that it has higher numbers
@@ -158,6 +160,7 @@ func TestReplica_ofAnotherDatabaseIsNotTakenForOurs(t *testing.T) {
 // Against a replica of before a promotion: Litestream goes on to write it, and says that all is well.
 func TestReplica_ofAnEarlierEpochIsNotTakenForOurs(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "drives Litestream for seconds")
 	r := startProven(t)
 	r.passes()
 	r.o.change(func(t *tx) error {
@@ -182,6 +185,7 @@ func TestReplica_ofAnEarlierEpochIsNotTakenForOurs(t *testing.T) {
 
 func TestReplica_thatWasTruncatedIsNotGood(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "drives Litestream for seconds")
 	r := startProven(t)
 	r.passes()
 	// Just before it is restored, or Litestream, which runs, might write a whole file anew.
@@ -193,6 +197,7 @@ func TestReplica_thatWasTruncatedIsNotGood(t *testing.T) {
 // Against a proof that fills the disk of the service, and one whose disk others fill meanwhile.
 func TestReplica_proofLeavesRoomAndNoCopy(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "drives Litestream for seconds")
 	r := startProven(t)
 	small := smallDisk(t, 8<<20)
 	r.fails("there is no room to restore it", "-dir", small)
@@ -210,6 +215,7 @@ func TestReplica_proofLeavesRoomAndNoCopy(t *testing.T) {
 // Against a restored copy, which holds everybody's data, that is left behind by a proof that was killed.
 func TestReplica_copyOfAKilledProofIsRemoved(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "drives Litestream for seconds")
 	r := startProven(t)
 	left := proofPath(r.o.env["WIDGETD_DB"], "")
 	for _, remove := range []struct {

@@ -31,7 +31,10 @@ func TestRestore_killedAtAnyStepLeavesOneOfBothWholeAndNamedAndASecondOneFinishe
 	writeFile(t, identityPath(killed), identityOf(t, filepath.Join(copyFiles(t, filepath.Dir(killed)), "widgetd.db")))
 	before, after := wholeContent(t, killed), contentOf(t, filepath.Join(o.dir, "backup", "copy.db"), nil)
 	states := map[string]int{}
-	for _, k := range restoreKills {
+	for i, k := range restoreKills {
+		if i%3 > 0 && !inFull() {
+			continue
+		}
 		dir := copyFiles(t, filepath.Dir(killed))
 		must(t, os.Chmod(dir, 0o700))
 		db := filepath.Join(dir, "widgetd.db")
@@ -70,7 +73,7 @@ func TestRestore_killedAtAnyStepLeavesOneOfBothWholeAndNamedAndASecondOneFinishe
 		sameContent(t, what+", aside", wholeContent(t, aside[0]), before)
 	}
 	t.Logf("killed: %v", states)
-	if states["before"] < 4 || states["between"] < 3 || states["after"] < 1 {
+	if inFull() && (states["before"] < 4 || states["between"] < 3 || states["after"] < 1) {
 		t.Error("that is not every moment")
 	}
 }

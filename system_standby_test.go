@@ -429,6 +429,7 @@ func (d *tradeOfPair) judge(t *testing.T) {
 
 func TestLitestream_aPairLosesNothingThatWasConfirmedAndOneOfItActs(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "drives Litestream for seconds")
 	programsOrSkip(t, "litestream", "awk", "setsid", "timeout")
 	replica := t.TempDir()
 	a, b := newMachine(t, replica), newMachine(t, replica)

@@ -102,6 +102,7 @@ func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *te
 
 func TestUpgrade_takesLessMemoryThanTheUnitAllows(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "upgrades a large file")
 	path := oldDatabase(t, 1)
 	raw(t, path, manyOfVersion1(size(15_000, 60_000)))
 	cmd := exec.Command(builtProgram(t), "upgrade", "-db", path)

@@ -170,6 +170,7 @@ func (m *bystander) until(t testing.TB, base string, ended <-chan struct{}) {
 // webhooks for nobody, and answers that nobody reads: others are answered meanwhile, and the memory is bounded.
 func TestVolley_ofManyKindsLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()
+	takesLong(t, "sends thousands of requests")
 	o := newOperator(t)
 	token := func(name, scope string) string {
 		account := o.object("account", "add", name)["id"].(string)
