@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -461,6 +462,35 @@ func TestUpgrade_replacesTheDraftOfAKilledOneAndNothingElse(t *testing.T) {
 	must(t, os.Remove(path+copyOfOld))
 	upgraded(t, path, upgradeOptions{}) // as after a kill between the commit and the renaming
 	isBeside(t, path, stays...)
+}
+
+// Others than the owner may have been given the file, and its path may be a link to another disk.
+func TestUpgrade_keepsTheLinkTheModeAndTheOwnerOfTheFile(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	link := filepath.Join(t.TempDir(), "link.db")
+	must(t, errors.Join(os.Symlink(path, link), os.Chmod(path, 0o640)))
+	if os.Geteuid() == 0 {
+		must(t, os.Chown(path, 1, 2))
+	}
+	before, err := os.Stat(path)
+	must(t, err)
+	report := upgraded(t, link, upgradeOptions{})
+	after, err := os.Stat(path)
+	must(t, err)
+	if got, want := after.Sys().(*syscall.Stat_t), before.Sys().(*syscall.Stat_t); after.Mode() != before.Mode() ||
+		got.Uid != want.Uid || got.Gid != want.Gid {
+		t.Errorf("mode %v of %d:%d, want %v of %d:%d", after.Mode(), got.Uid, got.Gid, before.Mode(), want.Uid, want.Gid)
+	}
+	if target, err := os.Readlink(link); target != path {
+		t.Errorf("the link leads to %q, %v", target, err)
+	}
+	isBeside(t, path, copyOfOld)
+	equal(t, "the copy", *report.Copy, path+copyOfOld)
+	hasMode(t, path+copyOfOld, 0o600)
+	if version := contentOf(t, path, nil).version; version != schemaVersion {
+		t.Errorf("version %d", version)
+	}
 }
 
 // onlyInTheLog makes a copy of a database whose last change, by statements, stands in
