@@ -39,13 +39,13 @@ var upgradeKills = []struct {
 	few, apart int      // how many are tried, and how many calls lie between two
 	step       int      // the same with -long, which tries them to the last
 }{
-	{"pwrite64", nil, 2, 200, 64},
+	{"pwrite64", nil, 1, 400, 64},
 	{"pwrite64", []string{"-no-copy"}, 1, 200, 64},
-	{"fsync,fdatasync", nil, 2, 2, 1},
+	{"fsync,fdatasync", nil, 10, 1, 1}, // the last of them after everything
 	{"ftruncate", nil, 1, 1, 1},
 	{"link,linkat", nil, 1, 1, 1},
 	{"rename,renameat,renameat2", nil, 1, 1, 1},
-	{"unlink,unlinkat", nil, 5, 1, 1}, // the last of them after everything
+	{"unlink,unlinkat", nil, 1, 3, 1},
 }
 
 func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *testing.T) {
