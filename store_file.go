@@ -862,11 +862,8 @@ const seatCounts = `SELECT license_id, count(*) FILTER (WHERE active) AS used, c
 	`SELECT license_id, state = 'active' AS active FROM devices WHERE state = 'active' OR counts_until IS NOT NULL ` +
 	`UNION ALL SELECT license_id, 0 FROM past_fingerprints) GROUP BY license_id`
 
-// recountSeats repairs what seatFaults reports. It may be run while the service runs.
-const recountSeats = `BEGIN IMMEDIATE; DELETE FROM license_seats; INSERT INTO license_seats ` + seatCounts + `; COMMIT;`
-
 // seatFaults returns a fault if license_seats differs from the number of active devices or of
-// fingerprints that count, with the SQL that recounts them. Triggers keep the counts up to date, but
+// fingerprints that count. Triggers keep the counts up to date, but
 // not when the shell replaces a device (INSERT OR REPLACE) or changes a count itself.
 func (q *queries) seatFaults() (faults []string, err error) {
 	var wrong int
@@ -881,8 +878,8 @@ func (q *queries) seatFaults() (faults []string, err error) {
 	if wrong > 0 {
 		faults = append(faults, fmt.Sprintf(
 			"seats: of %d licences, %s for one, another number of seats is counted than of active devices, "+
-				"or of fingerprints than there are: count anew with the sqlite3 shell: %s",
-			wrong, example.String, recountSeats))
+				"or of fingerprints than there are: %s",
+			wrong, example.String, toMend("license_seats", example.String, "used, counting")))
 	}
 	return faults, nil
 }
