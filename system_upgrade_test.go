@@ -339,7 +339,7 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 	fillDisk(t, filler)
 	leave(256 << 10)
 	for _, more := range [][]string{nil, {"-dry-run"}} {
-		if !refused("make room on its disk, or leave the copy out with -no-copy: a copy and the", more...) {
+		if !refused("make room on its disk, or try it all the same with -no-copy: the new file ", more...) {
 			t.Errorf("%q: it found room", more)
 		}
 	}
