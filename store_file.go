@@ -868,38 +868,34 @@ func (q *queries) integrityFaults(pragma string) (faults []string, err error) {
 	return faults, nil
 }
 
-// A foreignKey is a column whose values are in a column of another table.
-type foreignKey struct{ table, column, parent, key string }
-
-// lost returns SQL that counts the rows whose value is not there.
-func (k *foreignKey) lost() string {
-	return fmt.Sprintf(`SELECT count(*) FROM %s c WHERE %s IS NOT NULL AND
-		NOT EXISTS (SELECT 1 FROM %s p WHERE p.%s = c.%s)`, k.table, k.column, k.parent, k.key, k.column)
-}
-
 // brokenKeys returns a fault for each foreign key with rows that name a row that is not there. SQLite goes through a
 // column by its index, if it has one, so that it finds neighbours one after the other; its own pragma goes through the
 // table, whose order may be any: that takes twice as long.
 func (q *queries) brokenKeys() (faults []string, err error) {
-	keys, err := collect(q, `SELECT o.name, k."from", k."table", k."to"
+	keys, err := q.texts(`SELECT concat_ws(' ', o.name, k."from", k."table", k."to")
 		FROM sqlite_schema o JOIN pragma_foreign_key_list(o.name) k
-		WHERE o.type = 'table' AND k."table" IN (SELECT name FROM sqlite_schema) ORDER BY 1, 2`, nil,
-		func(k *foreignKey) []any { return []any{&k.table, &k.column, &k.parent, &k.key} })
-	for _, k := range keys {
-		n := 0
+		WHERE o.type = 'table' AND k."table" IN (SELECT name FROM sqlite_schema) ORDER BY 1`)
+	for _, key := range keys {
+		k, n := strings.Fields(key), 0
 		if err == nil {
-			err = q.one(k.lost(), nil, &n)
+			err = q.one(lostReferences(k), nil, &n)
 		}
 		if n > 0 {
 			faults = append(faults, fmt.Sprintf("foreign key: %d of %s names a row of %s that is not there: see "+
-				"SELECT * FROM %s WHERE %s NOT IN (SELECT %s FROM %s)",
-				n, k.table, k.parent, k.table, k.column, k.key, k.parent))
+				"SELECT * FROM %s WHERE %s NOT IN (SELECT %s FROM %s)", n, k[0], k[2], k[0], k[1], k[3], k[2]))
 		}
 	}
 	if err != nil {
 		return faults, fmt.Errorf("foreign keys: %w", err)
 	}
 	return faults, nil
+}
+
+// lostReferences returns SQL that counts the rows of a table with a value in a column that is in no row of the parent's
+// column; key has these four names in that order.
+func lostReferences(key []string) string {
+	return `SELECT count(*) FROM ` + key[0] + ` c WHERE ` + key[1] + ` IS NOT NULL AND NOT EXISTS (SELECT 1 FROM ` +
+		key[2] + ` p WHERE p.` + key[3] + ` = c.` + key[1] + `)`
 }
 
 // seatCounts is SQL for what license_seats should hold.

@@ -417,8 +417,7 @@ func TestCheck_looksForeignKeysUpInTheOrderOfTheirIndex(t *testing.T) {
 	must(t, err)
 	defer db.Close()
 	for table, index := range map[string]string{"license_keys": "license_keys_license", "devices": "devices_seats"} {
-		key := foreignKey{table: table, column: "license_id", parent: "licenses", key: "id"}
-		steps, err := explain(db, key.lost())
+		steps, err := explain(db, lostReferences([]string{table, "license_id", "licenses", "id"}))
 		must(t, err)
 		if !matches(`c USING COVERING INDEX `+index, strings.Join(steps, "\n")) {
 			t.Errorf("%s: %q", table, steps)

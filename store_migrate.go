@@ -396,16 +396,16 @@ func releasedParts(q *queries, version int) ([]string, error) {
 // takeOff drops the triggers and indexes of the new file and returns their declarations: rows that were there are no
 // news for triggers, and to make an index in one go is faster.
 func (m *migration) takeOff() (declarations []string, err error) {
-	taken, err := collect(m.new.queries, `SELECT type || ' ' || name, sql FROM sqlite_schema
-		WHERE type IN ('trigger', 'index') AND sql IS NOT NULL`, nil,
-		func(part *[2]string) []any { return []any{&part[0], &part[1]} })
-	for _, part := range taken {
-		if err == nil {
-			err = m.new.exec(`DROP ` + part[0])
-		}
-		declarations = append(declarations, part[1])
+	const all = ` FROM sqlite_schema WHERE type IN ('trigger', 'index') AND sql IS NOT NULL`
+	declarations, err = m.new.texts(`SELECT sql` + all)
+	if err != nil {
+		return nil, err
 	}
-	return declarations, err
+	drops, err := m.new.texts(`SELECT 'DROP ' || type || ' ' || name` + all)
+	if err != nil {
+		return nil, err
+	}
+	return declarations, m.new.execAll(drops...)
 }
 
 // filledTable matches the tables that a file of releasedSchemas fills.
