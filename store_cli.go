@@ -41,7 +41,7 @@ func backupMetrics(st *store) []metric {
 
 // The options of one of these commands.
 var (
-	optNoCopy  = option{name: "no-copy", help: "keep no copy of the database as it was, and try with little room, too"}
+	optNoCopy  = option{name: "no-copy", help: "write no copy of the database before it is upgraded"}
 	optReplica = option{name: "replica", help: "take what Litestream has replicated, in place of a file"}
 )
 
@@ -54,7 +54,7 @@ var (
 
 // The operator's commands on the database file.
 var storeCommands = []command{
-	{"upgrade", "", "upgrade an older database to this program's schema, and keep it as it was beside it",
+	{"upgrade", "", "upgrade an older database to this program's schema, after writing a checked copy beside it",
 		[]option{optDryRun, optNoCopy}, upgradeCommand},
 	{"backup", "FILE", "write a checked copy of the database, also while the service runs",
 		[]option{optVerify}, backupCommand},
