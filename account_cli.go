@@ -587,9 +587,8 @@ func checkAccounts(q *queries, _ *keyring, _ time.Time) (faults []string, err er
 	}
 	for _, r := range zones {
 		if _, err := loadZone(r.text); err != nil {
-			faults = append(faults, fmt.Sprintf("zone: %s with %s: there is no time zone %q: mend it with the sqlite3 "+
-				"shell, with the right zone for UTC: %s", r.table, r.where, printable(r.text),
-				r.setting("zone", "UTC")))
+			faults = append(faults, fmt.Sprintf("zone: there is no time zone %q: %s", printable(r.text),
+				toMend(r.table, r.id, "zone")))
 		}
 	}
 	origins, err := q.everyOrigin()
@@ -597,12 +596,12 @@ func checkAccounts(q *queries, _ *keyring, _ time.Time) (faults []string, err er
 		if normal, err := parseOrigin(r.text); err == nil && normal == r.text {
 			continue
 		}
-		why, mend := "no browser sends such an origin", r.removal()
+		why := "no browser sends such an origin"
 		if meant, known := meantOrigin(r.text); known {
-			why, mend = "browsers send "+meant, r.setting("origin", meant)+" "+mend
+			why = "browsers send " + meant
 		}
-		faults = append(faults, fmt.Sprintf("origin: %s with %s never matches: %s: mend it with the sqlite3 shell: %s",
-			r.table, printable(r.where), why, printable(mend)))
+		faults = append(faults, fmt.Sprintf("origin: %s never matches: %s: %s", printable(r.text), why,
+			toMend(r.table, r.id, "origin")))
 	}
 	return faults, err
 }
@@ -626,6 +625,6 @@ func checkMainAccount(q *queries) (fault string, err error) {
 	if len(accounts) == 0 {
 		return noMain + "open one with 'widgetd account add NAME', and check again", err
 	}
-	return fmt.Sprintf("%smend it with the sqlite3 shell, if it is %q: %s", noMain, printable(accounts[0].Name),
-		makingMain(accounts[0].ID)), err
+	return fmt.Sprintf("%sif it is %q: %s", noMain, printable(accounts[0].Name),
+		toMend("accounts", accounts[0].ID, "is_main")), err
 }

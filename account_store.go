@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 	"unicode"
@@ -182,34 +181,22 @@ func (t *tx) removeBaseURL(url string) error {
 	return requireRow(t.exec(`DELETE FROM base_urls WHERE url = ? AND is_current = 0`, url))
 }
 
-// A rowText is a text in a row: its table, an SQL condition that finds the row, and the text.
-type rowText struct{ table, where, text string }
+// A rowText is a text in a row: its table, what it is found by there, and the text.
+type rowText struct{ table, id, text string }
 
 // everyOrigin returns the origins of accounts and of applications.
 func (q *queries) everyOrigin() ([]rowText, error) {
-	return collect(q, `SELECT 'origins', 'origin = ' || quote(origin), origin FROM origins
-		UNION SELECT 'app_origins', 'origin = ' || quote(origin), origin FROM app_origins`, nil, (*rowText).dest)
+	return collect(q, `SELECT 'origins', origin, origin FROM origins
+		UNION SELECT 'app_origins', origin, origin FROM app_origins`, nil, (*rowText).dest)
 }
 
 // everyZone returns the time zones that accounts have, and those that they had on earlier days.
 func (q *queries) everyZone() ([]rowText, error) {
-	return collect(q, `SELECT 'account_settings', 'account_id = ' || quote(account_id), zone FROM account_settings
-		UNION SELECT 'account_zones', 'account_id = ' || quote(account_id) || ' AND from_date = ' || quote(from_date), zone
-		FROM account_zones`, nil, (*rowText).dest)
+	return collect(q, `SELECT 'account_settings', account_id, zone FROM account_settings
+		UNION SELECT 'account_zones', account_id || ' ' || from_date, zone FROM account_zones`, nil, (*rowText).dest)
 }
 
-func (r *rowText) dest() []any { return []any{&r.table, &r.where, &r.text} }
-
-// setting returns SQL that gives the text's column another text; where that would appear twice, the row stays.
-func (r *rowText) setting(column, text string) string {
-	return fmt.Sprintf("UPDATE OR IGNORE %s SET %s = '%s' WHERE %s;", r.table, column, text, r.where)
-}
-
-// removal returns SQL that removes the row.
-func (r *rowText) removal() string { return fmt.Sprintf("DELETE FROM %s WHERE %s;", r.table, r.where) }
-
-// makingMain returns SQL that makes an account the main one.
-func makingMain(id string) string { return "UPDATE accounts SET is_main = 1 WHERE id = '" + id + "';" }
+func (r *rowText) dest() []any { return []any{&r.table, &r.id, &r.text} }
 
 // An originRow is an origin whose pages may call the service from a browser.
 type originRow struct {

@@ -170,7 +170,6 @@ func faultText(err error) string {
 // it. It wraps errUnreadable.
 type unreadableRow struct {
 	table, id string         // "": not known
-	key       string         // the column that id is of
 	cause     string         // the column in quotes, and what is wrong with its value
 	values    map[string]any // by column
 }
@@ -180,15 +179,10 @@ func (u *unreadableRow) Error() string {
 	return cmp.Or(strings.TrimSpace(u.table+" "+u.id), "a row") + " can't be read: " + u.cause
 }
 
-// mending returns the statement that mends the row once somebody fills in the value.
-func (u *unreadableRow) mending() string {
-	_, column, _ := strings.Cut(u.cause, `"`)
-	column, _, _ = strings.Cut(column, `"`)
-	where := "<its key>"
-	if u.key != "" {
-		where = u.key + " = '" + u.id + "'"
-	}
-	return fmt.Sprintf("UPDATE %s SET %s = <value> WHERE %s;", u.table, column, where)
+// toMend says what to do about a row that holds what this program does not write: its table, what it is found by, and
+// the column.
+func toMend(table, id, column string) string {
+	return fmt.Sprintf("restore, or edit this row: %s %s %s", table, printable(cmp.Or(id, "?")), column)
 }
 
 // Unwrap returns the refusal that callers get.
@@ -228,7 +222,7 @@ func (q *statements) scanned(rows *sql.Rows, query string, err error) error {
 	}
 	for _, column := range []string{"id", "seq", "origin", "order_id"} {
 		if value := u.values[column]; u.id == "" && value != nil {
-			u.id, u.key = fmt.Sprint(value), column
+			u.id = fmt.Sprint(value)
 		}
 	}
 	q.met.noteRow(u)
@@ -311,7 +305,9 @@ func unreadableRows[T any](q *queries, query string, dest func(*T) []any) (fault
 			return nil
 		}
 		if found++; found <= shownOfTable {
-			faults = append(faults, "row: "+bad.Error()+": mend it with the sqlite3 shell: "+bad.mending())
+			_, column, _ := strings.Cut(bad.cause, `"`)
+			column, _, _ = strings.Cut(column, `"`)
+			faults = append(faults, "row: "+bad.Error()+": "+toMend(bad.table, bad.id, column))
 		}
 		return nil
 	})

@@ -283,7 +283,7 @@ func TestEvents_ofADayThatIsNoneDelayNeitherRetentionNorASearch(t *testing.T) {
 	s.counts(before-1, `SELECT count(*) FROM events`)
 }
 
-func TestCheck_namesTableAndRowAndItsStatementWorksInTheShell(t *testing.T) {
+func TestCheck_namesTableRowAndColumnWhichTheShellCanEdit(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "sqlite3")
 	s := newService(t)
@@ -296,11 +296,10 @@ func TestCheck_namesTableAndRowAndItsStatementWorksInTheShell(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "faults in "+path+": 3") {
 		t.Errorf("%v", err)
 	}
-	mending := "mend it with the sqlite3 shell: UPDATE licenses SET expires_at = <value> WHERE id = '" + id + "';"
-	contains(t, out, checkFailed+"licenses\n", "row: licenses "+id+" can't be read: \"expires_at\": ", mending)
+	contains(t, out, checkFailed+"licenses\n", "row: licenses "+id+" can't be read: \"expires_at\": ",
+		": restore, or edit this row: licenses "+id+" expires_at\n")
 	s.check(s.store.backup(path+".copy", nil)) // a copy with the row is a faithful one
-	_, statement, _ := strings.Cut(mending, "shell: ")
-	runProgram(t, "sqlite3", "-bail", path, strings.ReplaceAll(statement, "<value>", "NULL"),
+	runProgram(t, "sqlite3", "-bail", path, `UPDATE licenses SET expires_at = NULL WHERE id = '`+id+`'`,
 		`UPDATE licenses SET state = 'active' WHERE id = '`+other+`'`)
 	contains(t, s.must("check"), "ok: ")
 }
@@ -389,16 +388,16 @@ func TestCheck_findsWhatOnlyAShellLeavesBehindAndSaysWhatMendsIt(t *testing.T) {
 		`UPDATE base_urls SET is_current = 0`: "base address: none is the current one, so the service does not start: ",
 		`INSERT INTO account_settings (account_id, zone) VALUES ('` + main + `', 'Europe/Zürich')`: "there is no " +
 			`time zone "Europe/Zürich"`,
-		`INSERT INTO account_zones VALUES ('` + main + `', '2026-01-01', 'Mars', '04:00')`: "zone: account_zones " +
-			"with account_id = '" + main + "' AND from_date = '2026-01-01': ",
-		origin("https://www.example.com:443"): "origin = 'https://www.example.com:443' never matches: browsers send " +
-			"https://www.example.com: ",
+		`INSERT INTO account_zones VALUES ('` + main + `', '2026-01-01', 'Mars', '04:00')`: "zone: there is no time " +
+			"zone \"Mars\": restore, or edit this row: account_zones " + main + " 2026-01-01 zone\n",
+		origin("https://www.example.com:443"): "origin: https://www.example.com:443 never matches: browsers send " +
+			"https://www.example.com: restore, or edit this row: origins https://www.example.com:443 origin\n",
 		origin("https://www.example.com/menu"): "browsers send https://www.example.com: ",
-		origin("https://müller.example"):       "müller.example' never matches: no browser sends such an origin",
+		origin("https://müller.example"):       "müller.example never matches: no browser sends such an origin",
 		origin("https://*.example.com"):        "no browser sends such an origin: ",
 		app + `INSERT INTO app_origins SELECT value, 'app_1'
-			FROM json_each('["https://p.example:443", "https://p.example"]')`: "origin: app_origins with " +
-			"origin = 'https://p.example:443' never matches: ",
+			FROM json_each('["https://p.example:443", "https://p.example"]')`: "origin: " +
+			"https://p.example:443 never matches: ",
 	}}
 	for _, round := range rounds { // of what can be wrong at the same time
 		for breaks := range round {
@@ -409,8 +408,13 @@ func TestCheck_findsWhatOnlyAShellLeavesBehindAndSaysWhatMendsIt(t *testing.T) {
 		for _, want := range round {
 			contains(t, out, want)
 		}
-		if mends := captures(`the sqlite3 shell.*?: ([UD][A-Z]+ .*;)\n`, out); len(mends) > 0 {
-			runProgram(t, "sqlite3", "-bail", path, "PRAGMA foreign_keys = ON; "+strings.Join(mends, "\n"))
+		for _, row := range captures(`edit this row: (.*)\n`, out) {
+			words := strings.Fields(row)
+			raw(t, path, map[string]string{
+				"zone":    `UPDATE ` + words[0] + ` SET zone = 'UTC' WHERE account_id = '` + words[1] + `'`,
+				"origin":  `DELETE FROM ` + words[0] + ` WHERE origin = '` + words[1] + `'`,
+				"is_main": `UPDATE accounts SET is_main = 1 WHERE id = '` + words[1] + `'`,
+			}[words[len(words)-1]])
 		}
 		for _, command := range captures(`run 'widgetd (.*)'\n`, out) {
 			o.do(strings.Fields(command)...)

@@ -409,6 +409,22 @@ func lastIndex(t testing.TB, path string, part []byte) int64 {
 	return int64(at)
 }
 
+// The keys of licences lie in the order of their hashes: looked up in that, each licence would be on a page far from
+// the last one.
+func TestCheck_looksForeignKeysUpInTheOrderOfTheirIndex(t *testing.T) {
+	t.Parallel()
+	db, err := sql.Open("sqlite", fileURL(makeStore(t)))
+	must(t, err)
+	defer db.Close()
+	for table, index := range map[string]string{"license_keys": "license_keys_license", "devices": "devices_seats"} {
+		steps, err := explain(db, lostReferences([]string{table, "license_id", "licenses", "id"}))
+		must(t, err)
+		if !matches(`c USING COVERING INDEX `+index, strings.Join(steps, "\n")) {
+			t.Errorf("%s: %q", table, steps)
+		}
+	}
+}
+
 func TestFile_headerDamagedWhileOpenIsNoticedUntilItIsMended(t *testing.T) {
 	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})

@@ -11,11 +11,9 @@ import (
 	"maps"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"modernc.org/sqlite"
@@ -29,12 +27,12 @@ const schemaVersion = 13
 // A releasedSchema is what an upgrade has to know of a schema that a release had.
 type releasedSchema struct {
 	does  string   // what changes, for people
-	fill  string   // file that fills the tables of which more than the names of columns differ, and drops the old ones
+	fill  string   // file that fills the tables of which more than the names of columns differ
 	gone  []string // what the present schema has not, as in schemaParts
 	parts int      // its tables and columns
 
 	// advice returns what the operator should know or do afterwards, or "". It may be nil.
-	advice func(m *migration) (string, error)
+	advice func(q *queries) (string, error)
 }
 
 // releasedSchemas are the schemas that a database can be upgraded from, by version: those of 1.0.0 and 1.1.0.
@@ -59,9 +57,9 @@ var releasedSchemas = map[int]releasedSchema{
 
 // upgradeOptions are the options of one upgrade.
 type upgradeOptions struct {
-	dryRun bool             // roll back at the end
-	noCopy bool             // write no copy of the old database
-	now    func() time.Time // for the copy's name; called while nobody else can open the file
+	dryRun bool             // remove the new file at the end
+	noCopy bool             // keep no copy of the old database
+	now    func() time.Time // for the names of files; called while nobody else can open the file
 	driver string           // for tests that inject faults; "": sqlite
 	tell   stepFunc
 }
@@ -72,7 +70,7 @@ type upgradeReport struct {
 	To           int          `json:"to"`
 	DryRun       bool         `json:"dry_run"`
 	Steps        []stepReport `json:"steps"` // one, or none if the schema already had this version
-	Copy         *string      `json:"copy"`  // path of the copy of the old database; nil: there is none
+	Copy         *string      `json:"copy"`  // path where the old database is now; nil: nowhere
 	Milliseconds int64        `json:"milliseconds"`
 
 	// Values that were carried over although no calendar has such a time or date, the first
@@ -100,10 +98,10 @@ type stepReport struct {
 	Milliseconds int64  `json:"milliseconds"`
 }
 
-// upgradeFile upgrades a database of an earlier release to this program's schema. It writes a checked copy beside it,
-// mode 0600, then makes the new tables and fills them in one transaction, so that after an error, a kill or a power
-// cut the file has the old schema or the new one. Nobody else can open the file meanwhile. Its errors are one line
-// that names the file and the next step; after an error nothing has changed, unless the error wraps
+// upgradeFile upgrades a database of an earlier release to this program's schema. It makes a new file beside it, with
+// the rows of the old one, checks it, and gives it the old one's place, which stays as a copy: so after an error, a
+// kill or a power cut the file is the old one or the new one. Nobody else can open the old one meanwhile. Its errors
+// are one line that names the file and the next step; after an error nothing has changed, unless the error wraps
 // errMaybeUpgraded.
 func upgradeFile(ctx context.Context, path string, o upgradeOptions) (*upgradeReport, error) {
 	file, err := openFile(path)
@@ -112,6 +110,7 @@ func upgradeFile(ctx context.Context, path string, o upgradeOptions) (*upgradeRe
 	}
 	defer file.Close() // after the database: see openFile
 	m := &migration{upgradeOptions: o, ctx: ctx, path: realPath(path)}
+	defer m.close()
 	began := time.Now()
 	report, err := m.upgrade(file)
 	switch {
@@ -127,28 +126,81 @@ func upgradeFile(ctx context.Context, path string, o upgradeOptions) (*upgradeRe
 var errMaybeUpgraded = errors.New("it is not known whether it was upgraded: " +
 	"run 'widgetd upgrade' again to find out")
 
-// A migration is one upgrade, with the only connection to the file.
+// A migration is one upgrade.
 type migration struct {
 	upgradeOptions
+	ctx   context.Context
+	path  string      // without symbolic links
+	was   os.FileInfo // of the old file
+	from  int         // the version to upgrade from
+	old   *onlyConn
+	draft *os.File  // the new file; nil: not yet made
+	new   *onlyConn // to it, while it is made
+}
+
+// An onlyConn is the only connection to a file. Without one its methods do nothing.
+type onlyConn struct {
 	*queries
-	ctx  context.Context // its end interrupts statements, but not COMMIT or ROLLBACK
-	path string          // without symbolic links
-	from int             // the version to upgrade from
+	ctx  context.Context // its end interrupts statements of exec
 	db   *sql.DB
 	conn *sql.Conn
 }
 
-// exec runs one or more statements. When the migration's context ends, it interrupts them.
-func (m *migration) exec(query string, args ...any) error {
-	_, err := m.conn.ExecContext(m.ctx, query, args...)
-	return cmp.Or(m.ctx.Err(), storageError(err))
+// connect opens a file with pragmas.
+func (m *migration) connect(path string, pragmas ...string) (*onlyConn, error) {
+	pragmas = append([]string{"busy_timeout(500)", "trusted_schema(0)", "foreign_keys(0)"}, pragmas...)
+	db, err := sql.Open(cmp.Or(m.driver, "sqlite"),
+		fileURL(path)+"?"+url.Values{"mode": {"rw"}, "_pragma": pragmas}.Encode())
+	if err != nil {
+		return nil, err
+	}
+	conn, err := db.Conn(context.Background())
+	if err != nil {
+		return nil, errors.Join(storageError(err), db.Close())
+	}
+	return &onlyConn{queries: newQueries(conn.PrepareContext), ctx: m.ctx, db: db, conn: conn}, nil
+}
+
+// exec runs one or more statements.
+func (c *onlyConn) exec(query string, args ...any) error {
+	_, err := c.conn.ExecContext(c.ctx, query, args...)
+	return cmp.Or(c.ctx.Err(), storageError(err))
+}
+
+// execAll runs statements one after the other, until one fails.
+func (c *onlyConn) execAll(queries ...string) (err error) {
+	for _, query := range queries {
+		if err == nil {
+			err = c.exec(query)
+		}
+	}
+	return err
+}
+
+// close closes the connection. An error could only be about a checkpoint.
+func (c *onlyConn) close() {
+	if c != nil {
+		c.queries.close()
+		c.conn.Close()
+		c.db.Close()
+	}
+}
+
+// close closes both files, and removes a new one that did not get its place.
+func (m *migration) close() {
+	m.new.close()
+	m.old.close()
+	if m.draft != nil {
+		m.draft.Close()
+		os.Remove(m.draft.Name())
+	}
 }
 
 // explainUpgradeError puts the next step before the text of an error.
 func explainUpgradeError(err error) error {
 	switch {
-	case err == nil:
-		return nil
+	case err == nil, errors.Is(err, errUnexpectedSchema), errors.Is(err, errUnsound), errors.Is(err, errMaybeUpgraded):
+		return err
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("it was stopped, so run it again: %w", err)
 	case errors.Is(err, errBusy):
@@ -159,8 +211,11 @@ func explainUpgradeError(err error) error {
 }
 
 // upgrade is upgradeFile, once the header of the file has been checked.
-func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
-	version, err := fileVersion(m.path, file)
+func (m *migration) upgrade(file *os.File) (report *upgradeReport, err error) {
+	version := 0
+	if m.was, err = file.Stat(); err == nil {
+		version, err = fileVersion(m.path, file)
+	}
 	if err == nil {
 		err = m.setFrom(version)
 	}
@@ -168,33 +223,34 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 		return nil, explainUpgradeError(err)
 	}
 	if m.from == schemaVersion {
-		m.nameCopies() // of one that was killed after its commit
 		return m.report(), nil
 	}
 	if err := errors.Join(checkWAL(m.path), checkWritable(m.path)); err != nil {
 		return nil, err
 	}
-	defer m.close()
 	registerLeadDigest() // before lockExclusively opens the connection that uses it
 	if err := m.lockExclusively(); err != nil {
-		return nil, err
+		return nil, explainUpgradeError(err)
 	}
-	report := m.report()
+	report = m.report()
 	if m.from == schemaVersion { // another upgrade has done it meanwhile
 		return report, nil
 	}
-	if err := cmp.Or(m.removeDrafts(), m.truncateWAL(), m.checkDiskSpace()); err != nil {
-		return nil, err
+	for _, step := range []func() error{m.removeLeftovers, m.checkDiskSpace, m.checkPages, m.openDraft} {
+		if err := step(); err != nil {
+			return nil, err
+		}
 	}
-	if err := m.copyOrCheck(); err != nil {
-		return nil, err
+	began := time.Now()
+	if err := m.makeNew(report); err != nil {
+		return nil, explainUpgradeError(cmp.Or(m.ctx.Err(), err))
 	}
-	m.tell.step("moving all rows", "", 0)
-	if err := m.replaceSchema(report); err != nil {
-		return nil, m.rollBack(err)
+	report.Steps[0].Milliseconds = time.Since(began).Milliseconds()
+	if m.dryRun {
+		return report, nil
 	}
-	report.Copy = m.nameCopies()
-	return report, nil
+	report.Copy, err = m.place()
+	return report, err
 }
 
 func (m *migration) report() *upgradeReport {
@@ -226,97 +282,71 @@ func fileVersion(path string, file *os.File) (version int, err error) {
 	return version, storageError(err)
 }
 
-// upgradeCache is how many bytes of pages an upgrade keeps in memory. VACUUM INTO uses as much again for the copy,
-// and sorting for an index half as much again before it spills to a temporary file.
-const upgradeCache = 16 << 20
-
 // lockExclusively opens the database with an EXCLUSIVE lock that lasts until it is closed. A
 // process that has a database in WAL mode open holds SQLite's SHARED lock on the file all the
 // time, also between transactions. So the EXCLUSIVE lock, which after locking_mode=EXCLUSIVE the
 // next transaction takes and keeps, is refused while any other process has the file open; once it
 // is held, any other process that opens the file gets SQLITE_BUSY.
 func (m *migration) lockExclusively() (err error) {
-	pragmas := url.Values{"mode": {"rw"}, "_pragma": {
-		"busy_timeout(500)", "synchronous(FULL)", "trusted_schema(0)", "secure_delete(1)",
-		// So tables can be renamed and dropped that others refer to, and what was checked before is not checked for
-		// each row; checkResult does that at the end.
-		"foreign_keys(0)", "legacy_alter_table(1)", "ignore_check_constraints(1)",
-		fmt.Sprintf("cache_size(-%d)", upgradeCache>>10),
-	}}
-	m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode())
-	if err != nil {
-		return explainUpgradeError(err)
+	// The rows of the new file are judged once, when they all are in it: by checkResult.
+	if m.old, err = m.connect(m.path, "synchronous(FULL)", "ignore_check_constraints(1)"); err != nil {
+		return err
 	}
-	if m.conn, err = m.db.Conn(context.Background()); err != nil {
-		return explainUpgradeError(storageError(err))
-	}
-	m.queries = newQueries(m.conn.PrepareContext)
 	var version int
 	var mode string
-	if err := m.one(`PRAGMA locking_mode = EXCLUSIVE`, nil, &mode); err != nil {
-		return explainUpgradeError(err)
+	if err := m.old.one(`PRAGMA locking_mode = EXCLUSIVE`, nil, &mode); err != nil {
+		return err
 	}
-	if err := m.run("BEGIN EXCLUSIVE"); err != nil {
-		return explainUpgradeError(err)
+	if err := m.old.run("BEGIN EXCLUSIVE"); err != nil {
+		return err
 	}
-	err = m.one(`PRAGMA user_version`, nil, &version)
-	if err := cmp.Or(err, m.run("ROLLBACK")); err != nil { // the lock stays
-		return explainUpgradeError(err)
+	err = m.old.one(`PRAGMA user_version`, nil, &version)
+	if err := cmp.Or(err, m.old.run("ROLLBACK")); err != nil { // the lock stays
+		return err
 	}
-	return explainUpgradeError(m.setFrom(version))
+	return m.setFrom(version)
 }
 
-func (m *migration) close() {
-	if m.queries != nil {
-		m.queries.close()
-	}
-	if m.conn != nil {
-		m.conn.Close()
-	}
-	if m.db != nil {
-		m.db.Close() // an error can only be about the checkpoint; what was committed is in the write-ahead log
-	}
-}
-
-// replaceSchema gives the database the present schema and the rows of the old one, in one transaction, and commits
-// it if the result is as it should be. It says in report what it has done.
-func (m *migration) replaceSchema(report *upgradeReport) error {
-	if !m.dryRun {
-		var mode string // a restored copy is in another mode
-		if err := cmp.Or(removeIdentityFile(m.path), m.one(`PRAGMA journal_mode = WAL`, nil, &mode)); err != nil {
-			return explainUpgradeError(err)
-		}
-	}
-	began := time.Now()
-	if err := m.run("BEGIN IMMEDIATE"); err != nil {
-		return explainUpgradeError(err)
-	}
+// makeNew makes the new file, with the present schema and the rows of the old one, and checks it. It says in report
+// what it has done. Without a journal or a sync it is written fast, and worth nothing until it is whole.
+func (m *migration) makeNew(report *upgradeReport) (err error) {
 	of := releasedSchemas[m.from]
-	step := stepReport{To: schemaVersion, Does: of.does}
-	err := m.fill(of)
+	parts, err := releasedParts(m.old.queries, m.from)
+	if err != nil {
+		return err
+	}
+	m.tell.step("moving all rows", m.draft.Name(), fileSize(m.path))
+	// Its cache is as much as is sorted in memory for an index; rows come in the order of their tables.
+	m.new, err = m.connect(m.draft.Name(), "journal_mode(OFF)", "synchronous(OFF)", "cache_size(-5000)")
+	if err != nil {
+		return err
+	}
+	if err = m.new.execAll("BEGIN", schemaSQL(), "COMMIT"); err != nil {
+		return err
+	}
+	putBack, err := m.takeOff()
 	if err == nil {
+		err = m.copyRows(of, parts)
+	}
+	if err == nil {
+		err = m.new.execAll(slices.Concat([]string{"BEGIN"}, putBack, []string{"COMMIT"})...)
+	}
+	if err == nil {
+		m.tell.step("checking the new file", "", 0)
 		err = m.checkResult(report)
 	}
+	step := stepReport{To: schemaVersion, Does: of.does}
 	if err == nil {
-		err = m.one(`SELECT total_changes()`, nil, &step.Rows)
+		err = m.old.one(`SELECT total_changes()`, nil, &step.Rows)
 	}
 	if err == nil && of.advice != nil {
-		step.Advice, err = of.advice(m)
+		step.Advice, err = of.advice(m.new.queries)
 	}
-	switch se, ofSQLite := errors.AsType[*sqlite.Error](err); {
-	case ofSQLite && se.Code() == sqlite3.SQLITE_ERROR:
-		return fmt.Errorf("%w, so restore a backup or mend it: %w", errUnexpectedSchema, err)
-	case errors.Is(err, errUnexpectedSchema), errors.Is(err, errUnsound):
-		return err
-	case cmp.Or(err, m.ctx.Err()) != nil:
-		return explainUpgradeError(cmp.Or(err, m.ctx.Err()))
+	if se, ofSQLite := errors.AsType[*sqlite.Error](err); ofSQLite && se.Code() == sqlite3.SQLITE_ERROR {
+		err = fmt.Errorf("%w, so restore a backup or mend it: %w", errUnexpectedSchema, err)
 	}
-	step.Milliseconds = time.Since(began).Milliseconds()
 	report.Steps = append(report.Steps, step)
-	if m.dryRun {
-		return explainUpgradeError(m.run("ROLLBACK"))
-	}
-	return explainUpgradeError(m.run("COMMIT"))
+	return err
 }
 
 var (
@@ -333,57 +363,11 @@ func schemaParts(q *queries) ([]string, error) {
 		SELECT o.name || '.' || c.name FROM o JOIN pragma_table_info(o.name) c WHERE o.type = 'table'`)
 }
 
-// fill renames the tables of a released schema aside, makes the present schema, and moves the rows into it.
-func (m *migration) fill(of releasedSchema) error {
-	parts, err := m.checkParts(of)
-	if err != nil {
-		return err
-	}
-	sequences, err := m.sequences()
-	if err != nil {
-		return err
-	}
-	tables := []string{}
-	for _, part := range parts {
-		kind, name, isObject := strings.Cut(part, " ")
-		if kind == "table" {
-			tables = append(tables, name)
-		} else if isObject {
-			err = m.exec(`DROP ` + part)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	for _, name := range tables { // when the rest is gone, since SQLite reads all declarations anew for each
-		if err := m.exec(`ALTER TABLE ` + name + ` RENAME TO old_` + name); err != nil {
-			return err
-		}
-	}
-	if err := m.exec(schemaSQL()); err != nil {
-		return err
-	}
-	putBack, err := m.takeOff()
-	if err == nil {
-		err = m.exec(embedded(of.fill))
-	}
-	for _, table := range tables {
-		if err == nil {
-			err = m.carryOver(table)
-		}
-	}
-	for _, declaration := range putBack {
-		if err == nil {
-			err = m.exec(declaration)
-		}
-	}
-	return cmp.Or(err, m.restoreSequences(sequences))
-}
-
-// checkParts returns the parts of a database that has the schema of a release. Errors: errUnexpectedSchema, also if
+// releasedParts returns the parts of a database that has the schema of a release. Errors: errUnexpectedSchema, also if
 // it has anything in addition, which would be lost.
-func (m *migration) checkParts(of releasedSchema) ([]string, error) {
-	parts, err := schemaParts(m.queries)
+func releasedParts(q *queries, version int) ([]string, error) {
+	of := releasedSchemas[version]
+	parts, err := schemaParts(q)
 	if err != nil {
 		return nil, err
 	}
@@ -404,101 +388,118 @@ func (m *migration) checkParts(of releasedSchema) ([]string, error) {
 	}
 	if count != of.parts {
 		return nil, fmt.Errorf("%w: it has %d tables and columns, and version %d has %d: restore a backup, or mend it",
-			errUnexpectedSchema, count, m.from, of.parts)
+			errUnexpectedSchema, count, version, of.parts)
 	}
 	return parts, nil
 }
 
-// takeOff drops the triggers and indexes of the new tables and returns their declarations: rows that were there are no
+// takeOff drops the triggers and indexes of the new file and returns their declarations: rows that were there are no
 // news for triggers, and to make an index in one go is faster.
 func (m *migration) takeOff() (declarations []string, err error) {
-	taken, err := collect(m.queries, `SELECT type || ' ' || name, sql FROM sqlite_schema
-		WHERE type IN ('trigger', 'index') AND sql IS NOT NULL AND name NOT LIKE '\_litestream%' ESCAPE '\'`, nil,
-		func(part *[2]string) []any { return []any{&part[0], &part[1]} })
-	for _, part := range taken {
-		if err == nil {
-			err = m.exec(`DROP ` + part[0])
-		}
-		declarations = append(declarations, part[1])
+	const all = ` FROM sqlite_schema WHERE type IN ('trigger', 'index') AND sql IS NOT NULL`
+	declarations, err = m.new.texts(`SELECT sql` + all)
+	if err != nil {
+		return nil, err
 	}
-	return declarations, err
+	drops, err := m.new.texts(`SELECT 'DROP ' || type || ' ' || name` + all)
+	if err != nil {
+		return nil, err
+	}
+	return declarations, m.new.execAll(drops...)
 }
 
-// carryOver fills a new table from the old one by the names of its columns, and drops the old one, unless that is gone
-// already. Columns that are new have their default.
-func (m *migration) carryOver(table string) error {
-	columns, err := m.texts(`SELECT name FROM pragma_table_info('old_' || ?1)
-		WHERE name IN (SELECT name FROM pragma_table_info(?1))`, table)
+// filledTable matches the tables that a file of releasedSchemas fills.
+var filledTable = lazyPattern(`(?m)^INSERT INTO new\.(\w+)`)
+
+// copyRows fills the new tables from the old ones: by the names of their columns, where the file of the release does
+// not. Columns that are new have their default.
+func (m *migration) copyRows(of releasedSchema, parts []string) error {
+	fill, others := embedded(of.fill), map[string]bool{}
+	for _, found := range filledTable().FindAllStringSubmatch(fill, -1) {
+		others[found[1]] = true
+	}
+	err := m.old.exec(`ATTACH ? AS new`, fileURL(m.draft.Name())+"?mode=rw")
+	if err == nil {
+		err = m.old.execAll(`PRAGMA new.journal_mode = OFF`, `PRAGMA new.synchronous = OFF`, "BEGIN")
+	}
+	for _, part := range parts {
+		if table, ok := strings.CutPrefix(part, "table "); ok && !others[table] && err == nil {
+			err = m.copyTable(table)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return m.old.execAll(fill,
+		// so that no number is assigned twice, even if the rows with the highest ones are gone
+		`DELETE FROM new.sqlite_sequence WHERE name IN (SELECT name FROM sqlite_sequence)`,
+		`INSERT INTO new.sqlite_sequence SELECT * FROM sqlite_sequence`, "COMMIT", "DETACH new")
+}
+
+// copyTable fills a new table from the old one by the names of its columns.
+func (m *migration) copyTable(table string) error {
+	columns, err := m.old.texts(`SELECT name FROM pragma_table_info(?1, 'main')
+		WHERE name IN (SELECT name FROM pragma_table_info(?1, 'new'))`, table)
 	if err != nil || len(columns) == 0 {
 		return err
 	}
 	names := strings.Join(columns, ", ")
-	err = m.exec(`INSERT INTO ` + table + ` (` + names + `) SELECT ` + names + ` FROM old_` + table)
+	err = m.old.exec(`INSERT INTO new.` + table + ` (` + names + `) SELECT ` + names + ` FROM ` + table)
 	if err != nil {
 		return fmt.Errorf("%s: %w", table, err)
-	}
-	return m.exec(`DROP TABLE old_` + table)
-}
-
-// A sequence is the highest number that an AUTOINCREMENT table has assigned.
-type sequence struct {
-	table string
-	last  int64
-}
-
-func (m *migration) sequences() ([]sequence, error) {
-	return collect(m.queries, `SELECT name, seq FROM sqlite_sequence`, nil,
-		func(s *sequence) []any { return []any{&s.table, &s.last} })
-}
-
-// restoreSequences makes AUTOINCREMENT continue where it was, so that no number is assigned twice,
-// even if the rows with the highest ones are gone.
-func (m *migration) restoreSequences(all []sequence) error {
-	for _, s := range all {
-		if err := m.exec(`DELETE FROM sqlite_sequence WHERE name = ?`, s.table); err != nil {
-			return err
-		}
-		if err := m.exec(`INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)`, s.table, s.last); err != nil {
-			return err
-		}
 	}
 	return nil
 }
 
-// checkResult returns an error unless the database has exactly the present schema, and is sound but for times that no
-// calendar has, which it names in report. Errors: errUnexpectedSchema, errUnsound.
+// checkPages returns an error unless the pages of the old file are sound, so that a damaged one is never upgraded. Its
+// rows are judged in the new one.
+func (m *migration) checkPages() error {
+	faults, err := m.old.integrityFaults(`PRAGMA quick_check(20)`)
+	if err == nil {
+		err = unsound(faults)
+	}
+	return explainUpgradeError(err)
+}
+
+// checkResult returns an error unless the new file has exactly the present schema, and is sound but for times that no
+// calendar has, which it names in report. It is the one judge of the rows. Errors: errUnexpectedSchema, errUnsound.
 func (m *migration) checkResult(report *upgradeReport) error {
-	faults, extra, err := diffSchema(m.queries)
+	faults, extra, err := diffSchema(m.new.queries)
 	if faults = append(faults, extra...); err == nil && len(faults) > 0 {
 		err = fmt.Errorf("%w, so mend this first: %s", errUnexpectedSchema, strings.Join(faults, "; "))
 	}
 	if err != nil {
 		return err
 	}
-	rows, err := m.noteInvalidTimes(report)
-	if err != nil {
-		return err
-	}
-	if err := m.exec(`PRAGMA ignore_check_constraints = OFF`); err != nil {
-		return err
-	}
-	all := 0
-	for _, n := range rows {
-		all += n
-	}
 	// Indexes were just made. It returns a line for each row that breaks a rule of its table.
-	faults, err = m.faultsBy(fmt.Sprintf(`PRAGMA quick_check(%d)`, all+20))
+	broken := map[string]int{} // how many rows, by table
+	err = m.new.each(`PRAGMA quick_check(2147483647)`, nil, func(scan func(...any) error) error {
+		var line string
+		err := scan(&line)
+		if table, ofRule := strings.CutPrefix("integrity: "+line, checkFailed); ofRule {
+			broken[table]++
+		} else if line != "ok" && len(faults) < shownOfTable {
+			faults = append(faults, "integrity: "+line)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("integrity: %w", err)
+	}
+	for _, table := range slices.Sorted(maps.Keys(broken)) {
+		invalid, err := m.noteInvalidTimes(report, table)
+		if err != nil {
+			return err
+		}
+		if broken[table] > invalid {
+			faults = append(faults, checkFailed+table)
+		}
+	}
+	keys, err := m.new.brokenKeys()
 	if err != nil {
 		return err
 	}
-	faults = slices.DeleteFunc(faults, func(fault string) bool {
-		table, ofRule := strings.CutPrefix(fault, checkFailed)
-		if ofRule {
-			rows[table]--
-		}
-		return ofRule && rows[table] >= 0 // it may be that of an impossible time
-	})
-	return unsound(faults)
+	return unsound(append(faults, keys...))
 }
 
 // unsound returns errUnsound with faults, nil if there are none.
@@ -528,40 +529,31 @@ func timeRules() map[string]map[string]string {
 	return rules
 }
 
-// noteInvalidTimes names in report the times that no calendar has, and returns how many rows of each table have any.
-func (m *migration) noteInvalidTimes(report *upgradeReport) (rows map[string]int, err error) {
-	rows = map[string]int{}
-	all := timeRules()
-	for _, table := range slices.Sorted(maps.Keys(all)) {
-		columns, where := slices.Sorted(maps.Keys(all[table])), "0"
-		for _, column := range columns {
-			where += " OR NOT " + all[table][column]
-		}
-		n := 0
-		if err := m.one(`SELECT count(*) FROM `+table+` WHERE `+where, nil, &n); err != nil {
-			return nil, err
-		}
-		rows[table] = n
-		for i := 0; i < len(columns) && n > 0; i++ {
-			if err := m.nameInvalidTimes(report, table, columns[i], "NOT "+all[table][columns[i]]); err != nil {
-				return nil, err
-			}
-		}
+// noteInvalidTimes names in report the times of a table that no calendar has, and returns how many rows have any.
+func (m *migration) noteInvalidTimes(report *upgradeReport, table string) (rows int, err error) {
+	rules := timeRules()[table]
+	columns, where := slices.Sorted(maps.Keys(rules)), "0"
+	for _, column := range columns {
+		where += " OR NOT " + rules[column]
 	}
-	return rows, nil
+	err = m.new.one(`SELECT count(*) FROM `+table+` WHERE `+where, nil, &rows)
+	for i := 0; i < len(columns) && rows > 0 && err == nil; i++ {
+		err = m.nameInvalidTimes(report, table, columns[i], "NOT "+rules[columns[i]])
+	}
+	return rows, err
 }
 
 // nameInvalidTimes adds to report the rows of a table for which a condition of a column is true.
 func (m *migration) nameInvalidTimes(report *upgradeReport, table, column, condition string) error {
 	var id string
-	err := m.one(`SELECT coalesce(max(name) FILTER (WHERE name = 'id'), group_concat(name, ' || '' '' || '))
+	err := m.new.one(`SELECT coalesce(max(name) FILTER (WHERE name = 'id'), group_concat(name, ' || '' '' || '))
 		FROM pragma_table_info(?) WHERE pk > 0 OR name = 'id'`, []any{table}, &id)
 	if err != nil {
 		return err
 	}
 	query := `SELECT iif(typeof(id) = 'blob', hex(id), id) FROM (SELECT ` + id + ` AS id FROM ` + table + ` WHERE ` +
 		condition + `)`
-	return m.each(query, nil, func(scan func(...any) error) error {
+	return m.new.each(query, nil, func(scan func(...any) error) error {
 		invalid := invalidTime{Table: table, Column: column}
 		err := scan(&invalid.ID)
 		if report.InvalidTimesCount++; report.InvalidTimesCount <= maxInvalidTimes {
@@ -571,27 +563,11 @@ func (m *migration) nameInvalidTimes(report *upgradeReport, table, column, condi
 	})
 }
 
-// rollBack ends a failed upgrade and returns its error: it rolls back and removes the copy, since
-// a service that systemd restarts again and again would fill the disk with copies. When it is
-// not known whether the transaction was committed, the copy stays and the error wraps
-// errMaybeUpgraded.
-func (m *migration) rollBack(err error) error {
-	m.run("ROLLBACK") // fails if SQLite has already rolled back or committed; the version shows which
-	var version int
-	if unknown := m.one(`PRAGMA user_version`, nil, &version); unknown != nil || version != m.from {
-		return fmt.Errorf("%w: %w", errMaybeUpgraded, err)
-	}
-	if removed := m.removeDrafts(); removed != nil {
-		return errors.Join(err, removed)
-	}
-	return err
-}
-
 // adviseOnTransfers says how many licences limit devices but not transfers. Version 1 made them so by default, later
 // ones do not.
-func adviseOnTransfers(m *migration) (string, error) {
+func adviseOnTransfers(q *queries) (string, error) {
 	var unlimited int64
-	err := m.one(`SELECT count(*) FROM licenses
+	err := q.one(`SELECT count(*) FROM licenses
 		WHERE max_devices IS NOT NULL AND max_transfers IS NULL AND state <> 'revoked'`, nil, &unlimited)
 	if err != nil || unlimited == 0 {
 		return "", err
@@ -625,33 +601,4 @@ func oldLeadDigest(accountID, kind, email, source, page string) []byte {
 		fmt.Fprintf(sent, "%d:%s", len(part), part)
 	}
 	return append(address[:8:8], sent.Sum(nil)[:8]...)
-}
-
-// checkDiskSpace returns an error if the disk has no room for the copy, the new tables and the log through which
-// they go. With -no-copy it checks nothing, so that an upgrade can still be tried on a small disk: if the disk gets
-// full, everything is rolled back.
-func (m *migration) checkDiskSpace() error {
-	if m.noCopy {
-		return nil
-	}
-	needed := 3*uint64(fileSize(m.path)) + uint64(fileSize(m.path+"-wal"))
-	var disk syscall.Statfs_t
-	if err := syscall.Statfs(filepath.Dir(m.path), &disk); err != nil {
-		return fmt.Errorf("read how much room its disk has: %w", err)
-	}
-	if free := uint64(disk.Bavail) * uint64(disk.Bsize); free < needed {
-		return fmt.Errorf("make room on its disk, or leave the copy out with -no-copy: "+
-			"a copy and the upgrade need %d KiB, and %d KiB are free", needed>>10+1, free>>10)
-	}
-	return nil
-}
-
-// truncateWAL moves what was committed from the write-ahead log into the file and truncates the log, to free the
-// room that an upgrade that was killed still takes up there.
-func (m *migration) truncateWAL() error {
-	if m.dryRun {
-		return nil
-	}
-	var busy, pages, moved int
-	return explainUpgradeError(m.one(`PRAGMA wal_checkpoint(TRUNCATE)`, nil, &busy, &pages, &moved))
 }

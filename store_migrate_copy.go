@@ -1,15 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 )
 
-// This file has the copy that an upgrade writes of the old database. It is a draft, whose name ends in .new, until the
-// upgrade is committed: the draft of one that was killed or has failed is replaced by the next.
+// This file has the files beside a database that upgrades make: the draft of the new one, whose name ends in .new, and
+// the old one, which keeps a name of its own when the new one takes its place.
 
 // What follows the database's name in the name of a copy, as in
 // widgetd.db.v1-2027-01-31T120000Z, and in the name of a draft, which ends in .new.
@@ -18,7 +21,7 @@ var (
 	draftSuffix = lazyPattern(`^\.v\d+-\d{4}-\d\d-\d\dT\d{6}Z(-\d+)?\.new(-journal)?$`)
 )
 
-// upgradeCopies returns the paths of the copies that upgrades wrote of a database, drafts
+// upgradeCopies returns the paths of the copies that upgrades left of a database, drafts
 // included, sorted. They still hold personal data that was erased since.
 func upgradeCopies(path string) []string { return filesBeside(realPath(path), copySuffix()) }
 
@@ -35,71 +38,113 @@ func filesBeside(path string, suffix *regexp.Regexp) (files []string) {
 	return files
 }
 
-// removeDrafts removes the drafts of upgrades that were killed or have failed. While this one holds the lock, no other
-// is writing one.
-func (m *migration) removeDrafts() error {
+// nameBeside returns the path of a file that the upgrade makes beside the database, for one of this version.
+func (m *migration) nameBeside(version int) string {
+	return fmt.Sprintf("%s.v%d-%s", m.path, version, m.now().UTC().Format("2006-01-02T150405Z"))
+}
+
+// openDraft makes the file that is to be the new database.
+func (m *migration) openDraft() (err error) {
+	m.draft, err = os.OpenFile(m.nameBeside(schemaVersion)+".new", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		m.draft = nil // nothing to remove
+		return fmt.Errorf("make the new file: %w", err)
+	}
+	return nil
+}
+
+// removeLeftovers removes what upgrades that were killed have left: drafts, and second names of the database itself.
+// While this one holds the lock, no other is making one.
+func (m *migration) removeLeftovers() error {
 	if m.dryRun {
 		return nil
 	}
-	for _, draft := range filesBeside(m.path, draftSuffix()) {
-		if err := os.Remove(draft); err != nil {
-			return fmt.Errorf("remove what is left of an earlier copy: %w", err)
+	for _, name := range upgradeCopies(m.path) {
+		if isDraft := draftSuffix().MatchString(strings.TrimPrefix(name, m.path)); !isDraft && !m.isOld(name) {
+			continue
+		}
+		if err := os.Remove(name); err != nil {
+			return fmt.Errorf("remove what is left of an earlier upgrade: %w", err)
 		}
 	}
 	return nil
 }
 
-// nameCopies gives the drafts beside a database that was upgraded their names, and returns the last one. A draft keeps
-// its name where there is a file with the other one.
-func (m *migration) nameCopies() (copied *string) {
-	if m.dryRun {
-		return nil
-	}
-	for _, draft := range filesBeside(m.path, draftSuffix()) {
-		name := strings.TrimSuffix(draft, ".new")
-		if _, err := os.Lstat(name); err == nil || os.Rename(draft, name) != nil {
-			name = draft
-		}
-		copied = &name
-	}
-	return copied
+// isOld reports whether a path leads to the old file.
+func (m *migration) isOld(path string) bool {
+	now, err := os.Lstat(path)
+	return err == nil && os.SameFile(m.was, now)
 }
 
-// copyOrCheck writes the draft of the copy and checks it. If no copy is wanted, it checks the
-// database itself, so that a damaged one is never upgraded. Rules of tables are checked after the upgrade.
-func (m *migration) copyOrCheck() error {
-	at := m.now().UTC().Format("2006-01-02T150405Z")
-	if m.dryRun || m.noCopy {
-		return m.check(m.queries)
+// checkDiskSpace returns an error if the disk has no room for the new file and for what is sorted for its indexes.
+// With -no-copy it checks nothing, so that an upgrade can still be tried on a small disk: if the disk gets full, the
+// new file is removed.
+func (m *migration) checkDiskSpace() error {
+	if m.noCopy {
+		return nil
 	}
-	draft, err := os.OpenFile(fmt.Sprintf("%s.v%d-%s.new", m.path, m.from, at), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("write the copy: %w", err)
+	needed := 2 * uint64(fileSize(m.path)+fileSize(m.path+"-wal"))
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(filepath.Dir(m.path), &disk); err != nil {
+		return fmt.Errorf("read how much room its disk has: %w", err)
 	}
-	defer draft.Close()
-	m.tell.step("copying the database", draft.Name(), fileSize(m.path))
-	if err = explainUpgradeError(m.exec(`VACUUM INTO ?`, draft.Name())); err == nil {
-		m.tell.step("checking the copy", "", 0)
-		err = readFile(draft.Name(), m.check, "ignore_check_constraints(1)")
-	}
-	for _, last := range []func() error{func() error { return checkMade(draft) }, draft.Sync,
-		func() error { return syncDir(filepath.Dir(m.path)) }} {
-		if err == nil {
-			err = last()
-		}
-	}
-	if err != nil {
-		os.Remove(draft.Name())
-		return fmt.Errorf("write the copy: %w", err)
+	if free := uint64(disk.Bavail) * uint64(disk.Bsize); free < needed {
+		return fmt.Errorf("make room on its disk, or try it all the same with -no-copy: "+
+			"the new file needs up to %d KiB, and %d KiB are free", needed>>10+1, free>>10)
 	}
 	return nil
 }
 
-// check returns an error unless the pages and foreign keys of a database are sound.
-func (m *migration) check(q *queries) error {
-	faults, err := q.faultsBy(`PRAGMA quick_check(20)`)
+// place gives the new file the place of the old one, which keeps a name of its own as a copy, whose path it returns.
+// Until the new file has that place, all is as it was.
+func (m *migration) place() (copied *string, err error) {
+	m.new.close()
+	m.new = nil
+	dir, name := filepath.Dir(m.path), m.nameBeside(m.from)
+	err = errors.Join(checkMade(m.draft), makeAlike(m.draft, m.was), m.draft.Sync())
+	if err == nil && !m.isOld(m.path) {
+		err = errors.New("somebody has replaced it meanwhile")
+	}
 	if err == nil {
-		err = unsound(faults)
+		err = m.endLog()
 	}
-	return explainUpgradeError(err)
+	if err == nil {
+		err = removeIdentityFile(m.path) // that of the new file is another
+	}
+	if err == nil && !m.noCopy {
+		copied, err = &name, os.Link(m.path, name)
+	}
+	if err == nil {
+		err = syncDir(dir)
+	}
+	if err == nil {
+		err = os.Rename(m.draft.Name(), m.path)
+	}
+	if err != nil {
+		if m.isOld(name) {
+			os.Remove(name)
+		}
+		return nil, fmt.Errorf("put the new file in its place: %w", err)
+	}
+	if copied != nil {
+		err = os.Chmod(name, 0o600) // whoever else was given the database was not given this
+	}
+	if err := errors.Join(err, syncDir(dir)); err != nil {
+		return nil, fmt.Errorf("%w: %w", errMaybeUpgraded, err)
+	}
+	return copied, nil
+}
+
+// endLog moves what was committed from the write-ahead log into the old file, and has SQLite keep no log of it any
+// more: beside the new file it would be taken for that one's. A program that had opened the old file before, and waits
+// for the lock, begins none either: without a log SQLite lets nobody write to a file that has another name than it had.
+func (m *migration) endLog() error {
+	mode, err := oneValue[string](m.old.queries, `PRAGMA journal_mode = DELETE`)
+	if err == nil && (mode != "delete" || fileExists(m.path+"-wal")) {
+		err = errors.New("its write-ahead log stays")
+	}
+	if err == nil { // the journal of that change is left, since nobody else could have needed it
+		err = except(os.Remove(m.path+"-journal"), fs.ErrNotExist)
+	}
+	return err
 }

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -212,6 +213,8 @@ func withClock(o upgradeOptions) upgradeOptions {
 }
 
 const copyOfOld = ".v1-2027-01-31T120000Z"
+
+var draftOfNew = fmt.Sprintf(".v%d-2027-01-31T120000Z.new", schemaVersion)
 
 func TestUpgrade_ofEveryDumpMakesThePresentSchemaAndKeepsEveryRow(t *testing.T) {
 	sequentialUnderRace(t)
@@ -441,26 +444,58 @@ func TestUpgrade_fillsWhatAStepAdds(t *testing.T) {
 	}
 }
 
-// Against an upgrade that is killed again and again that would fill the disk with copies: a copy is a draft until
-// the upgrade is committed, and the next one replaces it.
-func TestUpgrade_replacesTheDraftOfAKilledOneAndNothingElse(t *testing.T) {
+// Against an upgrade that is killed again and again that would fill the disk with copies: the next one removes the new
+// file, which is a draft until it has its place, and the name that the old one was given before.
+func TestUpgrade_removesWhatAKilledOneLeftAndNothingElse(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	path := oldDatabase(t, 1)
 	before := contentOf(t, path, nil)
-	stays := []string{copyOfOld, ".v1-mine.new", ".new", ".v1-2027-01-30T120000Z.new.zip"}
-	const draft = ".v1-2027-01-30T120000Z"
+	stays := []string{copyOfOld, ".v1-mine.new", ".new", ".v1-2027-01-30T120000Z.new.zip", ".v1-2027-01-29T120000Z"}
+	const draft, named = ".v1-2027-01-30T120000Z", ".v1-2027-01-28T120000Z"
 	for _, suffix := range append([]string{draft + ".new", draft + "-2.new", draft + ".new-journal"}, stays...) {
 		writeFile(t, path+suffix, "mine")
 	}
-	report := upgraded(t, path, upgradeOptions{})
-	isBeside(t, path, append(stays, copyOfOld+".new")...) // since there is a file with its name
-	equal(t, "the copy", *report.Copy, path+copyOfOld+".new")
-	sameContent(t, "the copy", contentOf(t, *report.Copy, nil), before)
-	isUnchanged(t, path+copyOfOld, []byte("mine"))
-	must(t, os.Remove(path+copyOfOld))
-	upgraded(t, path, upgradeOptions{}) // as after a kill between the commit and the renaming
+	must(t, os.Link(path, path+named)) // as after a kill between that and the renaming
+	_, err := upgradeFile(t.Context(), path, withClock(upgradeOptions{}))
+	oneLine(t, err, "was not upgraded: put the new file in its place: ")
 	isBeside(t, path, stays...)
+	isUnchanged(t, path+copyOfOld, []byte("mine"))
+	sameContent(t, "refused", contentOf(t, path, nil), before)
+	must(t, os.Remove(path+copyOfOld))
+	upgraded(t, path, upgradeOptions{})
+	isBeside(t, path, stays...)
+	sameContent(t, "the copy", contentOf(t, path+copyOfOld, nil), before)
+}
+
+// Others than the owner may have been given the file, and its path may be a link to another disk.
+func TestUpgrade_keepsTheLinkTheModeAndTheOwnerOfTheFile(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	link := filepath.Join(t.TempDir(), "link.db")
+	must(t, errors.Join(os.Symlink(path, link), os.Chmod(path, 0o640)))
+	if os.Geteuid() == 0 {
+		must(t, os.Chown(path, 1, 2))
+	}
+	before, err := os.Stat(path)
+	must(t, err)
+	report := upgraded(t, link, upgradeOptions{})
+	after, err := os.Stat(path)
+	must(t, err)
+	got, want := after.Sys().(*syscall.Stat_t), before.Sys().(*syscall.Stat_t)
+	if after.Mode() != before.Mode() || got.Uid != want.Uid || got.Gid != want.Gid {
+		t.Errorf("mode %v of %d:%d, want %v of %d:%d", after.Mode(), got.Uid, got.Gid, before.Mode(), want.Uid,
+			want.Gid)
+	}
+	if target, err := os.Readlink(link); target != path {
+		t.Errorf("the link leads to %q, %v", target, err)
+	}
+	isBeside(t, path, copyOfOld)
+	equal(t, "the copy", *report.Copy, path+copyOfOld)
+	hasMode(t, path+copyOfOld, 0o600)
+	if version := contentOf(t, path, nil).version; version != schemaVersion {
+		t.Errorf("version %d", version)
+	}
 }
 
 // onlyInTheLog makes a copy of a database whose last change, by statements, stands in
@@ -591,27 +626,43 @@ func TestUpgrade_refusesInOneLineAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestUpgrade_keepsEverybodyOutUntilItsEnd(t *testing.T) {
+// Nobody gets in meanwhile. Against a program that had opened the old file and waits for its lock, which it gets in the
+// end: it would write, and begin a write-ahead log, beside the new file.
+func TestUpgrade_keepsEverybodyOutUntilItsEndAndWhoeverWaitsForTheOldFileFromWriting(t *testing.T) {
 	t.Parallel()
 	path := oldDatabase(t, 1)
-	tried := false
-	_, err := upgradeFile(t.Context(), path, upgradeOptions{now: func() time.Time {
-		tried = true
-		for _, mode := range []string{"ro", "rw"} {
-			other, err := sql.Open("sqlite", fileURL(path)+"?mode="+mode)
-			must(t, err)
-			defer other.Close()
-			var n int
-			err = storageError(other.QueryRow(`SELECT count(*) FROM leads`).Scan(&n))
-			if !errors.Is(err, errBusy) {
-				t.Errorf("somebody else got in with mode=%s: %d leads, %v", mode, n, err)
-			}
+	var waiting []*sql.Conn
+	try := func(mode string) {
+		other, err := sql.Open("sqlite", fileURL(path)+"?mode="+mode)
+		must(t, err)
+		t.Cleanup(func() { other.Close() })
+		conn, err := other.Conn(t.Context())
+		must(t, err)
+		_, err = conn.ExecContext(t.Context(), `SELECT count(*) FROM leads`)
+		if !errors.Is(storageError(err), errBusy) {
+			t.Errorf("somebody else got in with mode=%s: %v", mode, err)
 		}
-		return time.Now()
-	}})
-	if err != nil || !tried {
-		t.Error(err)
+		waiting = append(waiting, conn)
 	}
+	_, err := upgradeFile(t.Context(), path, upgradeOptions{now: func() time.Time {
+		try("ro")
+		try("rw")
+		return withClock(upgradeOptions{}).now()
+	}})
+	must(t, err)
+	before := fileBytes(t, path)
+	for _, conn := range waiting {
+		conn.ExecContext(t.Context(), `PRAGMA journal_mode = WAL`)
+		if _, err := conn.ExecContext(t.Context(), `DELETE FROM leads`); err == nil {
+			t.Error("it was done")
+		}
+		conn.Close()
+	}
+	if len(waiting) < 2 {
+		t.Error("nobody has tried")
+	}
+	isUnchanged(t, path, before)
+	isBeside(t, path, copyOfOld)
 }
 
 func TestUpgrade_changesNothingWhenItIsStopped(t *testing.T) {
@@ -644,6 +695,7 @@ func TestUpgrade_leavesTheOldOrTheNewWhicheverCallFails(t *testing.T) {
 		path = filepath.Join(t.TempDir(), "widgetd.db")
 		writeFile(t, path, text)
 		useFault(path, f)
+		useFault(path+draftOfNew, f)
 		report, err = upgradeFile(t.Context(), path, withClock(upgradeOptions{driver: faultyDriverName}))
 		return path, report, err
 	}

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -203,9 +202,8 @@ func (r *restoring) settle() error {
 	}
 	defer file.Close()
 	if r.present != nil {
-		was := r.present.Sys().(*syscall.Stat_t)
-		if err := errors.Join(file.Chown(int(was.Uid), int(was.Gid)), file.Chmod(r.present.Mode().Perm())); err != nil {
-			return fmt.Errorf("give it the owner of the present file: %w", err)
+		if err := makeAlike(file, r.present); err != nil {
+			return err
 		}
 	}
 	return errors.Join(file.Sync(), syncDir(filepath.Dir(r.copy)))
@@ -227,7 +225,7 @@ func (r *restoring) faults(q *queries) (faults []string, err error) {
 		faults, _, err = diffSchema(q)
 		return faults, err
 	}
-	_, err = (&migration{queries: q, from: r.version}).checkParts(releasedSchemas[r.version])
+	_, err = releasedParts(q, r.version)
 	return nil, err
 }
 
