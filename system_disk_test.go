@@ -284,9 +284,11 @@ func TestUnit_ofEachServiceHasItsWallsFromTheDropIn(t *testing.T) {
 			failIf(t, name != "Environment" && slices.Contains(common, name), "%s has %s=, too", unit, name)
 		}
 		has := func(setting string) string { return strings.Join(unitLines(t, unit, setting), " ") }
-		equal(t, unit, has("User")+" "+has("Group")+" "+has("WorkingDirectory"), "widgetd widgetd /var/lib/widgetd")
+		if unit != "deploy/widgetd-retry.service" { // only root may start units
+			equal(t, unit, has("User")+" "+has("Group")+" "+has("WorkingDirectory"), "widgetd widgetd /var/lib/widgetd")
+		}
 		families, network := "AF_INET AF_INET6 AF_UNIX", ""
-		if strings.Contains(unit, "backup") || strings.Contains(unit, "page") {
+		if regexp.MustCompile("backup|page|retry").MatchString(unit) {
 			families, network = "AF_UNIX", "yes"
 		}
 		equal(t, unit, has("RestrictAddressFamilies"), families)
@@ -313,7 +315,6 @@ func TestUnit_ofAServiceThatDiesAgainAndAgainHasFailed(t *testing.T) {
 	}
 	failIf(t, has("RestartSec")*has("StartLimitBurst") >= has("StartLimitIntervalSec"), "it is restarted for ever")
 	equal(t, "type", unitLines(t, unit, "Type"), []string{"notify"})
-	equal(t, "then", unitLines(t, unit, "OnFailure"), []string{"widgetd-failed@%n.service widgetd-retry.timer"})
-	equal(t, "what is started again", unitLines(t, "deploy/widgetd-retry.timer", "Unit"), []string{"widgetd.service"})
-	equal(t, "unless it is stopped", unitLines(t, "deploy/widgetd-retry.timer", "PartOf"), []string{"widgetd.service"})
+	equal(t, "then", unitLines(t, unit, "OnFailure"), []string{"widgetd-failed@%n.service widgetd-retry.service"})
+	equal(t, "unless it is stopped", unitLines(t, "deploy/widgetd-retry.service", "PartOf"), []string{"widgetd.service"})
 }
