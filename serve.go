@@ -210,7 +210,7 @@ func (n notifySocket) tell(state string, log *slog.Logger) {
 	conn, err := net.Dial("unixgram", string(n))
 	if err == nil {
 		_, err = io.WriteString(conn, state)
-		err = errors.Join(err, conn.Close())
+		conn.Close() // the datagram is sent, or not
 	}
 	if err != nil {
 		log.Warn("systemd can't be told how the service is", "state", state, "error", err)

@@ -19,42 +19,37 @@ import (
 // newLogger returns a logger that writes to w; format is "text" or "json". Where w is the journal, each line begins
 // with its priority.
 func newLogger(w io.Writer, format string, journal bool) (*slog.Logger, error) {
-	to, prefixed := w, &journalHandler{to: w}
-	if journal {
-		to = &prefixed.line
-	}
+	h := &lineHandler{to: w, journal: journal}
 	switch format {
 	case "text":
-		prefixed.Handler = slog.NewTextHandler(to, nil)
+		h.Handler = slog.NewTextHandler(&h.line, nil)
 	case "json":
-		prefixed.Handler = slog.NewJSONHandler(to, nil)
+		h.Handler = slog.NewJSONHandler(&h.line, nil)
 	default:
 		return nil, usageError(fmt.Sprintf("-log must be text or json, not %q", format))
 	}
-	if journal {
-		return slog.New(prefixed), nil
-	}
-	return slog.New(prefixed.Handler), nil
+	return slog.New(h), nil
 }
 
-// A journalHandler is an slog.Handler that writes before each line what the journal takes for its priority
-// (sd-daemon(3)).
-type journalHandler struct {
+// A lineHandler is an slog.Handler that writes each line at once, for the journal behind what that takes for its
+// priority (sd-daemon(3)).
+type lineHandler struct {
 	slog.Handler // writes to line
 	mu           sync.Mutex
 	line         bytes.Buffer
 	to           io.Writer
+	journal      bool
 }
 
 // Handle implements slog.Handler.
-func (h *journalHandler) Handle(ctx context.Context, r slog.Record) error {
+func (h *lineHandler) Handle(ctx context.Context, r slog.Record) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.line.Reset()
-	h.line.WriteString(journalPriority(r.Level))
-	if err := h.Handler.Handle(ctx, r); err != nil {
-		return err
+	if h.journal {
+		h.line.WriteString(journalPriority(r.Level))
 	}
+	h.Handler.Handle(ctx, r) // into memory
 	_, err := h.to.Write(h.line.Bytes())
 	return err
 }
@@ -167,10 +162,8 @@ func (h *teller) tellAll() {
 
 // sumUp passes on the last line of a repetition with its count. The caller holds h.mu.
 func (h *teller) sumUp(again *repetition) {
-	line := slog.NewRecord(time.Now(), again.last.Level, again.last.Message, 0)
-	line.AddAttrs(slog.Int("times", again.times))
-	again.last.Attrs(func(a slog.Attr) bool { line.AddAttrs(a); return true })
-	h.Handler.Handle(context.Background(), line) // as with any logger, nobody could be told of its error
+	again.last.Add("times", again.times)
+	h.Handler.Handle(context.Background(), again.last) // as with any logger, nobody could be told of its error
 	again.times = 0
 }
 

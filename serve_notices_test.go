@@ -47,18 +47,18 @@ func TestNotices_tellOfAWarningThatRepeatsItselfOnceAMinuteWithItsCount(t *testi
 		time.Sleep(59 * time.Second)
 		is("within the minute", "by=https://evil.example")
 		time.Sleep(2 * time.Second)
-		is("a minute later", "by=https://evil.example", "times=51 by=null")
+		is("a minute later", "by=https://evil.example", "by=null times=51")
 		refuse("https://evil.example/<script>")
-		is("in the next minute", "by=https://evil.example", "times=51 by=null")
+		is("in the next minute", "by=https://evil.example", "by=null times=51")
 		time.Sleep(10 * time.Minute)
-		is("with nothing new", "by=https://evil.example", "times=51 by=null", "times=1 by=malformed")
+		is("with nothing new", "by=https://evil.example", "by=null times=51", "by=malformed times=1")
 		equal(t, "what is remembered of it", len(s.server.told.repeated), 0)
 		refuse("https://worse.example")
 		refuse("https://worse.example")
 		s.get("/leads", "Authorization: Basic x").is(401) // another message does not wait for it
 		s.server.told.tellAll()
-		is("at the stop", "by=https://evil.example", "times=51 by=null", "times=1 by=malformed",
-			"by=https://worse.example", "times=1 by=https://worse.example")
+		is("at the stop", "by=https://evil.example", "by=null times=51", "by=malformed times=1",
+			"by=https://worse.example", "by=https://worse.example times=1")
 		equal(t, "another one", s.warned(warnTokens), []string{`by="malformed header"`})
 	}, withoutAddressLimits)
 }

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -411,7 +410,10 @@ func wasKilled(db string) bool {
 func unaskedStarts(db string, now time.Time) (starts []stamp) {
 	text, _ := os.ReadFile(startsPath(db)) // which is there only if there was one
 	json.Unmarshal(text, &starts)          // of a file that was broken off nothing is left
-	return slices.DeleteFunc(starts, func(at stamp) bool { return !closerThan(unaskedFor, at.Time, now) })
+	for len(starts) > 0 && !closerThan(unaskedFor, starts[0].Time, now) {
+		starts = starts[1:]
+	}
+	return starts
 }
 
 // noteUnasked notes such a start.
