@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -19,39 +18,45 @@ import (
 // newLogger returns a logger that writes to w; format is "text" or "json". Where w is the journal, each line begins
 // with its priority.
 func newLogger(w io.Writer, format string, journal bool) (*slog.Logger, error) {
-	h := &lineHandler{to: w, journal: journal}
+	h := &journalHandler{to: w}
+	if journal {
+		w = h
+	}
 	switch format {
 	case "text":
-		h.Handler = slog.NewTextHandler(&h.line, nil)
+		h.Handler = slog.NewTextHandler(w, nil)
 	case "json":
-		h.Handler = slog.NewJSONHandler(&h.line, nil)
+		h.Handler = slog.NewJSONHandler(w, nil)
 	default:
 		return nil, usageError(fmt.Sprintf("-log must be text or json, not %q", format))
 	}
-	return slog.New(h), nil
+	if journal {
+		return slog.New(h), nil
+	}
+	return slog.New(h.Handler), nil
 }
 
-// A lineHandler is an slog.Handler that writes each line at once, for the journal behind what that takes for its
-// priority (sd-daemon(3)).
-type lineHandler struct {
-	slog.Handler // writes to line
+// A journalHandler is an slog.Handler that writes before each line what the journal takes for its priority
+// (sd-daemon(3)).
+type journalHandler struct {
+	slog.Handler // writes to this
 	mu           sync.Mutex
-	line         bytes.Buffer
+	priority     string // of the line that is being written
 	to           io.Writer
-	journal      bool
 }
 
 // Handle implements slog.Handler.
-func (h *lineHandler) Handle(ctx context.Context, r slog.Record) error {
+func (h *journalHandler) Handle(ctx context.Context, r slog.Record) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.line.Reset()
-	if h.journal {
-		h.line.WriteString(journalPriority(r.Level))
-	}
-	h.Handler.Handle(ctx, r) // into memory
-	_, err := h.to.Write(h.line.Bytes())
-	return err
+	h.priority = journalPriority(r.Level)
+	return h.Handler.Handle(ctx, r)
+}
+
+// Write implements io.Writer for the handler behind this one, which writes a line at once.
+func (h *journalHandler) Write(line []byte) (int, error) {
+	io.WriteString(h.to, h.priority) // if it can't be written, the line can't
+	return h.to.Write(line)
 }
 
 // journalPriority returns the prefix of a line of a level: err, warning or info.
