@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -196,25 +195,6 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 	o.urls = e.values
 	o.outboundAllow, err = parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
 	return o, err
-}
-
-// A notifySocket is where systemd hears how the service is (sd_notify(3)); "": nobody listens. A name that begins with
-// @ is an abstract one, as in package net.
-type notifySocket string
-
-// tell tells systemd a state. A failure is logged: then systemd waits, and the log says for what.
-func (n notifySocket) tell(state string, log *slog.Logger) {
-	if n == "" {
-		return
-	}
-	conn, err := net.Dial("unixgram", string(n))
-	if err == nil {
-		_, err = io.WriteString(conn, state)
-		conn.Close() // the datagram is sent, or not
-	}
-	if err != nil {
-		log.Warn("systemd can't be told how the service is", "state", state, "error", err)
-	}
 }
 
 // listen returns the socket that systemd passes to the process (sd_listen_fds(3)). If there

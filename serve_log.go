@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -18,43 +19,40 @@ import (
 // newLogger returns a logger that writes to w; format is "text" or "json". Where w is the journal, each line begins
 // with its priority.
 func newLogger(w io.Writer, format string, journal bool) (*slog.Logger, error) {
-	h := &journalHandler{to: w}
-	if journal {
-		w = h
-	}
+	h := &lineHandler{to: w, journal: journal}
 	switch format {
 	case "text":
-		h.Handler = slog.NewTextHandler(w, nil)
+		h.Handler = slog.NewTextHandler(h, nil)
 	case "json":
-		h.Handler = slog.NewJSONHandler(w, nil)
+		h.Handler = slog.NewJSONHandler(h, nil)
 	default:
 		return nil, usageError(fmt.Sprintf("-log must be text or json, not %q", format))
 	}
-	if journal {
-		return slog.New(h), nil
-	}
-	return slog.New(h.Handler), nil
+	return slog.New(h), nil
 }
 
-// A journalHandler is an slog.Handler that writes before each line what the journal takes for its priority
+// A lineHandler is an slog.Handler whose lines have before them, for the journal, what that takes for their priority
 // (sd-daemon(3)).
-type journalHandler struct {
+type lineHandler struct {
 	slog.Handler // writes to this
+	to           io.Writer
+	journal      bool
 	mu           sync.Mutex
 	priority     string // of the line that is being written
-	to           io.Writer
 }
 
 // Handle implements slog.Handler.
-func (h *journalHandler) Handle(ctx context.Context, r slog.Record) error {
+func (h *lineHandler) Handle(ctx context.Context, r slog.Record) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.priority = journalPriority(r.Level)
+	if h.journal {
+		h.priority = journalPriority(r.Level)
+	}
 	return h.Handler.Handle(ctx, r)
 }
 
 // Write implements io.Writer for the handler behind this one, which writes a line at once.
-func (h *journalHandler) Write(line []byte) (int, error) {
+func (h *lineHandler) Write(line []byte) (int, error) {
 	io.WriteString(h.to, h.priority) // if it can't be written, the line can't
 	return h.to.Write(line)
 }
@@ -81,10 +79,28 @@ func isJournal(w io.Writer, getenv func(string) string) bool {
 	return err == nil && getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
 }
 
-// forJournal returns an error's lines, each with its priority.
+// forJournal returns the lines of an error, each with its priority.
 func forJournal(text string) string {
-	prefix := journalPriority(slog.LevelError)
-	return prefix + strings.ReplaceAll(text, "\n", "\n"+prefix)
+	return "<3>" + strings.ReplaceAll(text, "\n", "\n<3>")
+}
+
+// A notifySocket is where systemd hears how the service is (sd_notify(3)); "": nobody listens. A name that begins with
+// @ is an abstract one, as in package net.
+type notifySocket string
+
+// tell tells systemd a state. A failure is logged: then systemd waits, and the log says for what.
+func (n notifySocket) tell(state string, log *slog.Logger) {
+	if n == "" {
+		return
+	}
+	conn, err := net.Dial("unixgram", string(n))
+	if err == nil {
+		_, err = io.WriteString(conn, state)
+		conn.Close() // the datagram is sent, or not
+	}
+	if err != nil {
+		log.Warn("systemd can't be told how the service is", "error", err)
+	}
 }
 
 // tellInterval is how long the log is silent of a warning that repeats itself.

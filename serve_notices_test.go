@@ -130,7 +130,8 @@ func TestLog_saysTheJournalThePriorityOfEachLine(t *testing.T) {
 	equal(t, "another number", isJournal(f, env), false)
 	for format, want := range map[string]string{
 		"text": "<6>time=T level=INFO msg=a\n<4>time=T level=WARN msg=\"b\\nc\" x=1\n<3>time=T level=ERROR msg=d\n",
-		"json": `<6>{"time":T,"level":"INFO","msg":"a"}` + "\n" + `<4>{"time":T,"level":"WARN","msg":"b\nc","x":1}` + "\n" +
+		"json": `<6>{"time":T,"level":"INFO","msg":"a"}` + "\n" +
+			`<4>{"time":T,"level":"WARN","msg":"b\nc","x":1}` + "\n" +
 			`<3>{"time":T,"level":"ERROR","msg":"d"}` + "\n",
 	} {
 		for _, journal := range []bool{true, false} {

@@ -316,5 +316,6 @@ func TestUnit_ofAServiceThatDiesAgainAndAgainHasFailed(t *testing.T) {
 	failIf(t, has("RestartSec")*has("StartLimitBurst") >= has("StartLimitIntervalSec"), "it is restarted for ever")
 	equal(t, "type", unitLines(t, unit, "Type"), []string{"notify"})
 	equal(t, "then", unitLines(t, unit, "OnFailure"), []string{"widgetd-failed@%n.service widgetd-retry.service"})
-	equal(t, "unless it is stopped", unitLines(t, "deploy/widgetd-retry.service", "PartOf"), []string{"widgetd.service"})
+	const retry = "deploy/widgetd-retry.service"
+	equal(t, "unless it is stopped", unitLines(t, retry, "PartOf"), []string{"widgetd.service"})
 }
