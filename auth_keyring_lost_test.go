@@ -75,7 +75,7 @@ func TestInit_makesNoKeysWhereTheDatabaseHasIssuedSomething(t *testing.T) {
 			}
 			if n%2 == 0 || inFull() {
 				status := o.do("status", "-json")
-				contains(t, status, "key: no key file at "+key+": restore it from your copy")
+				contains(t, status, "the key file can't be used: no key file at "+key+": restore it from your copy")
 				lacks(t, status, "init")
 			}
 			if n%2 == 1 || inFull() {

@@ -162,7 +162,7 @@ func (b *books) callback(
 	}
 	tokens, companies, err := b.exchange(ctx, a, code)
 	if err != nil {
-		b.log.Warn("books can't be connected", "product", product, "error", err.Error())
+		b.log.Warn("books can't be connected", "product", product, "error", err)
 		return nil, cmp.Or(errLack(err), error(errBooksExchange))
 	}
 	if len(companies) == 0 {
@@ -320,7 +320,7 @@ func (b *books) giveBackAccess(ctx context.Context, o owner, id string) error {
 		ledger := b.ledgers[c.Product]
 		err := b.ask(limited, c.ID, func(s *ledgerSession) error { return ledger.disconnect(limited, s) })
 		if err != nil {
-			b.log.Warn("a connection with books was ended here only", "connection", c.ID, "error", err.Error())
+			b.log.Warn("a connection with books was ended here only", "connection", c.ID, "error", err)
 		}
 	}
 	return nil

@@ -98,7 +98,7 @@ var demoCommands = []command{
 // demoCommand runs a service with sample data until the context ends. Without -dir it then
 // removes its files.
 func demoCommand(e *env) error {
-	log, err := newLogger(e.stderr, e.str("log"))
+	log, err := newLogger(e.stderr, e.str("log"), isJournal(e.stderr, e.getenv))
 	if err != nil {
 		return err
 	}

@@ -170,6 +170,7 @@ type serverOptions struct {
 	accessLog    bool        // log a line for each request
 	synchronised func() bool // whether the kernel says that the wall clock is right; nil: it never does
 	noRoots      bool        // this machine knows no certificate authority
+	supervisor   notifySocket
 
 	// undescribed is told, in tests, of a member or a parameter that a route looks up and does not describe.
 	undescribed func(name string)

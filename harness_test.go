@@ -712,7 +712,7 @@ func (s *service) get(path string, headers ...string) answer {
 
 // proofWaits is what health says while its own proof is under way: a request waits a quarter of a second for it, and
 // where the machine is busy that may be too short.
-var proofWaits = regexp.MustCompile(`(a write has been waiting|another program has held the write lock) for \d+ s`)
+var proofWaits = regexp.MustCompile(`(a write has been waiting|another program has held the write lock) for [\d,]+ ms`)
 
 // settled asks for something until it does not say that a proof of health is under way.
 func settled(ask func() string) (said string) {

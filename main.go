@@ -32,6 +32,9 @@ func main() {
 		os.Exit(int(status))
 	}
 	text := "widgetd: " + printableLines(err.Error())
+	if isJournal(os.Stderr, os.Getenv) {
+		text = forJournal(text)
+	}
 	fmt.Fprintln(os.Stderr, fitted(text, widthOf(os.Stderr, os.Getenv)))
 	if errors.As(err, new(usageError)) {
 		os.Exit(2)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -120,7 +119,7 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	log, err := newLogger(e.stderr, e.str("log"))
+	log, err := newLogger(e.stderr, e.str("log"), isJournal(e.stderr, e.getenv))
 	if err != nil {
 		return err
 	}
@@ -139,7 +138,7 @@ func serveCommand(e *env) error {
 	if e.on("standby") {
 		readKeys := func() (*keyring, error) { return loadKeyring(keyFile) }
 		b := newStandby(db, readKeys, o.trusted, log)
-		b.config = e.getenv("LITESTREAM_CONFIG")
+		b.config, b.supervisor = e.getenv("LITESTREAM_CONFIG"), o.supervisor
 		return serveStandby(e.ctx, listener, b)
 	}
 	st, err := openStore(db, storeOptions{noCheckpoints: e.on("litestream")})
@@ -166,6 +165,12 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return errors.Join(err, listener.Close(), st.close())
 	}
+	if wasKilled(db) {
+		err = noteUnasked(db, e.now())
+	}
+	if err != nil {
+		log.Warn("a start that nobody asked for can't be noted", "error", err)
+	}
 	return s.serveUntil(e.ctx, listener, keyFile)
 }
 
@@ -183,24 +188,13 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 	if o.nounOptions, err = e.readNounOptions(); err != nil {
 		return o, err
 	}
-	o.accessLog = e.on("access-log")
+	o.accessLog, o.supervisor = e.on("access-log"), notifySocket(e.getenv("NOTIFY_SOCKET"))
 	if o.trusted, err = parsePrefixes("trusted-proxies", e.commaList("trusted-proxies")); err != nil {
 		return o, err
 	}
 	o.urls = e.values
 	o.outboundAllow, err = parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
 	return o, err
-}
-
-// newLogger returns a logger that writes to w; format is "text" or "json".
-func newLogger(w io.Writer, format string) (*slog.Logger, error) {
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, nil)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, nil)), nil
-	}
-	return nil, usageError(fmt.Sprintf("-log must be text or json, not %q", format))
 }
 
 // listen returns the socket that systemd passes to the process (sd_listen_fds(3)). If there
@@ -335,6 +329,7 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 
 	served := make(chan error, 1)
 	s.working.Go(func() { served <- web.Serve(listener) })
+	s.supervisor.tell("READY=1", s.log)
 	var failed error
 	select {
 	case failed = <-served:
@@ -342,6 +337,7 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	case <-ctx.Done():
 		s.log.Info("stopping")
 	}
+	s.supervisor.tell("STOPPING=1", s.log)
 	s.draining.Store(true)
 	close(s.stopping)
 	listener.Close()
@@ -357,7 +353,7 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	s.working.Wait()
 	s.outbound.close()
 	err = errors.Join(failed, err, s.runFinalChores(), s.store.close())
-	s.told.tell(true)
+	s.told.tellAll()
 	s.log.Info("stopped")
 	return err
 }
@@ -374,15 +370,16 @@ func newWeb(h http.Handler, log *slog.Logger) *http.Server {
 func serveStandby(ctx context.Context, listener net.Listener, b *standby) error {
 	web, served := newWeb(b, b.log), make(chan error, 1)
 	go func() { served <- web.Serve(listener) }()
-	go every(ctx, upkeepInterval, func() { b.told.tell(false) })
 	go every(ctx, peerInterval, func() { b.checkFollower(ctx, time.Now()) })
 	defer b.startStatus()()
 	b.log.Info("serving", "addr", listener.Addr().String(), "role", "standby", "release", buildName())
+	b.supervisor.tell("READY=1", b.log)
 	select {
 	case err := <-served:
 		return err
 	case <-ctx.Done():
 	}
+	b.supervisor.tell("STOPPING=1", b.log)
 	stop, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	err := web.Shutdown(stop)
@@ -400,8 +397,7 @@ const (
 )
 
 // pollFiles picks up changes of the key file and of the base addresses, and checks the header
-// of the database and the size of its WAL, every upkeepInterval until ctx ends. It also logs
-// what was counted of warnings, and rows that could not be read. It only reads the database, so that
+// of the database and the size of its WAL, every upkeepInterval until ctx ends. It only reads the database, so that
 // a write lock does not delay it.
 func (s *server) pollFiles(ctx context.Context, keyFile string) {
 	every(ctx, upkeepInterval, func() {
@@ -412,7 +408,6 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 		if err := s.refresh(); err != nil {
 			s.log.Warn("the base addresses can't be read", "error", err)
 		}
-		s.told.tell(false)
 	})
 }
 

@@ -375,15 +375,10 @@ func TestDaysPage_fitsATelephoneInLightAndDark(t *testing.T) {
 	equal(t, "what was loaded, and pictures without a title", fmt.Sprint(faults), "0")
 }
 
-// The unit that writes the page has the walls of the one for backups, and gets over what a killed one has left.
-func TestUnit_writesThePageBehindTheWallsOfTheOneForBackups(t *testing.T) {
+// The unit that writes the page gets over what a killed one has left.
+func TestUnit_writesThePage(t *testing.T) {
 	t.Parallel()
 	const unit = "deploy/widgetd-page.service"
-	walls := func(file string) string {
-		_, text, _ := strings.Cut(string(fileBytes(t, file)), "\n# Limits well above")
-		return strings.Replace(text, "only these directories.", "only that directory.", 1)
-	}
-	equal(t, "walls", walls(unit), walls("deploy/widgetd-backup.service"))
 	o := newOperator(t)
 	equal(t, "mode", fmt.Sprint(unitLines(t, unit, "StateDirectory"), unitLines(t, unit, "StateDirectoryMode")),
 		"[widgetd-page] [0750]")

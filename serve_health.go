@@ -28,8 +28,9 @@ func healthWing(s *server) wing {
 }
 
 const (
-	healthInterval = time.Second            // least time between two probes, however many callers ask
-	healthWait     = 250 * time.Millisecond // how long a caller waits for the probe that runs
+	healthInterval   = time.Second     // least time between two probes, however many callers ask
+	healthWait       = 2 * time.Second // callers wait until a probe has run for so long, and then health warns
+	maxHealthCallers = 1000            // of them at a time; others get what is known
 )
 
 // A healthCheck keeps the result of the last probe of the database, a read and a write, for all
@@ -37,6 +38,8 @@ const (
 type healthCheck struct {
 	mu      sync.Mutex
 	running chan struct{} // closed when the running probe ends; nil: none runs
+	began   time.Time     // when that has begun
+	callers int           // who wait for it
 	at      time.Time     // when the last probe ended
 	took    time.Duration // how long it took
 	err     error         // its result
@@ -168,34 +171,41 @@ func (s *server) walReason() string {
 }
 
 // checkHealth starts a probe of the database, unless one runs, the last one ended less than
-// healthInterval ago, or the service is stopping. It waits up to healthWait for it, and returns
+// healthInterval ago, or the service is stopping. It waits for it until it has run for healthWait, and returns
 // what is known then.
 func (s *server) checkHealth() *healthProbe {
 	h, now := &s.health, s.now()
 	h.mu.Lock()
 	if h.running == nil && !closerThan(healthInterval, h.at, now) && !s.draining.Load() {
-		h.running = make(chan struct{})
+		h.running, h.began = make(chan struct{}), now
 		if h.waiting.IsZero() {
 			h.waiting = now
 		}
 		done := h.running
 		s.working.Go(func() { s.probeDatabase(now, done) })
 	}
-	running := h.running
+	running, left := h.running, min(healthWait, healthWait-now.Sub(h.began))
+	waits := running != nil && h.callers < maxHealthCallers
+	if waits {
+		h.callers++
+	}
 	h.mu.Unlock()
-	if running != nil {
-		wait := time.NewTimer(healthWait)
-		defer wait.Stop()
+	if waits {
+		timer := time.NewTimer(left)
 		select {
 		case <-running:
-		case <-wait.C:
+		case <-timer.C:
 		}
+		timer.Stop()
+		h.mu.Lock()
+		h.callers--
+		h.mu.Unlock()
 	}
 	return s.lastHealth()
 }
 
-// lastHealth returns what is known of the database without asking it: the last probe, or the one that waits for the
-// write lock, which fails from lockTimeout on.
+// lastHealth returns what is known of the database without asking it: the last probe, or the one that has been waiting
+// for healthWait, which fails from lockTimeout on.
 func (s *server) lastHealth() *healthProbe {
 	h := &s.health
 	h.mu.Lock()
@@ -209,19 +219,22 @@ func (s *server) lastHealth() *healthProbe {
 		return last
 	}
 	now, locked := s.now(), s.store.lockedSince()
-	since, reason := h.waiting, "a write has been waiting for %d s"
+	since, reason := h.waiting, "a write has been waiting for %s ms"
 	if h.err != nil || !locked.IsZero() {
-		reason = "another program has held the write lock for %d s"
+		reason = "another program has held the write lock for %s ms"
 	}
 	if !locked.IsZero() && locked.Before(since) {
 		since = locked
 	}
 	waited := now.Sub(since)
+	if h.err == nil && waited < healthWait {
+		return last
+	}
 	last.ObservedValue, last.Time, last.Status = waited.Milliseconds(), newStamp(now), healthWarn
 	if waited >= s.store.lockTimeout {
 		last.Status = healthFail
 	}
-	last.Output = fmt.Sprintf(reason, int(waited.Seconds()))
+	last.Output = fmt.Sprintf(reason, groupDigits(fmt.Sprint(waited.Milliseconds()), ","))
 	return last
 }
 

@@ -5,45 +5,126 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"maps"
+	"net"
 	"net/http"
-	"slices"
+	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
-// What the log says of what happens again and again, such as refusals and lasting faults. With a line for each, a
-// caller that sends many requests could fill the disk.
+// newLogger returns a logger that writes to w; format is "text" or "json". Where w is the journal, each line begins
+// with its priority.
+func newLogger(w io.Writer, format string, journal bool) (*slog.Logger, error) {
+	h := &lineHandler{to: w, journal: journal}
+	switch format {
+	case "text":
+		h.Handler = slog.NewTextHandler(h, nil)
+	case "json":
+		h.Handler = slog.NewJSONHandler(h, nil)
+	default:
+		return nil, usageError(fmt.Sprintf("-log must be text or json, not %q", format))
+	}
+	return slog.New(h), nil
+}
 
-const (
-	tellInterval = time.Minute     // between two lines of one warning
-	tellOver     = 2 * time.Minute // a warning that has not come again for so long is over
-	maxNamed     = 20              // values that one line lists; the others are counted together
-)
+// A lineHandler is an slog.Handler whose lines have before them, for the journal, what that takes for their priority
+// (sd-daemon(3)).
+type lineHandler struct {
+	slog.Handler // writes to this
+	to           io.Writer
+	journal      bool
+	mu           sync.Mutex
+	priority     string // of the line that is being written
+}
 
-// A teller is an slog.Handler that passes everything on to another one, but warnings. Of those with the same message
-// it passes on the first within a minute, then how many came since, and at last that it is over. Their first attribute
-// is what they are counted by, such as the origin or the error; of the others a line has those of the last one. The
-// messages are a closed list, so that callers can't make the map grow.
+// Handle implements slog.Handler.
+func (h *lineHandler) Handle(ctx context.Context, r slog.Record) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.journal {
+		h.priority = journalPriority(r.Level)
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// Write implements io.Writer for the handler behind this one, which writes a line at once.
+func (h *lineHandler) Write(line []byte) (int, error) {
+	io.WriteString(h.to, h.priority) // if it can't be written, the line can't
+	return h.to.Write(line)
+}
+
+// journalPriority returns the prefix of a line of a level: err, warning or info.
+func journalPriority(level slog.Level) string {
+	switch {
+	case level >= slog.LevelError:
+		return "<3>"
+	case level >= slog.LevelWarn:
+		return "<4>"
+	}
+	return "<6>"
+}
+
+// isJournal reports whether a stream is the journal's, which systemd names in the environment by its file.
+func isJournal(w io.Writer, getenv func(string) string) bool {
+	f, ok := w.(*os.File)
+	if !ok || getenv("JOURNAL_STREAM") == "" {
+		return false
+	}
+	var stat syscall.Stat_t
+	err := syscall.Fstat(int(f.Fd()), &stat)
+	return err == nil && getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
+}
+
+// forJournal returns the lines of an error, each with its priority.
+func forJournal(text string) string {
+	return "<3>" + strings.ReplaceAll(text, "\n", "\n<3>")
+}
+
+// A notifySocket is where systemd hears how the service is (sd_notify(3)); "": nobody listens. A name that begins with
+// @ is an abstract one, as in package net.
+type notifySocket string
+
+// tell tells systemd a state. A failure is logged: then systemd waits, and the log says for what.
+func (n notifySocket) tell(state string, log *slog.Logger) {
+	if n == "" {
+		return
+	}
+	conn, err := net.Dial("unixgram", string(n))
+	if err == nil {
+		_, err = io.WriteString(conn, state)
+		conn.Close() // the datagram is sent, or not
+	}
+	if err != nil {
+		log.Warn("systemd can't be told how the service is", "error", err)
+	}
+}
+
+// tellInterval is how long the log is silent of a warning that repeats itself.
+const tellInterval = time.Minute
+
+// A teller is an slog.Handler that passes everything on to another one, but warnings that repeat themselves: with a
+// line for each, a caller that sends many requests could fill the disk. Of warnings with the same message it passes on
+// the first, and after each minute the last, with how often it has come meanwhile. What repeats itself is forgotten
+// after a minute without it, and messages are a closed list, so callers can't make the map grow.
 type teller struct {
 	slog.Handler
 	mu       sync.Mutex
-	warnings map[string]*warning // by message
+	repeated map[string]*repetition // by message: what was told within tellInterval
 }
 
-// A warning is what was counted of a message since its last line.
-type warning struct {
-	last                  slog.Record
-	began, toldAt, cameAt time.Time
-	all                   int64 // since it began
-	times                 int64 // since its last line
-	values                map[string]int64
+// A repetition is what came of a message since its last line.
+type repetition struct {
+	times int
+	last  slog.Record
+	due   *time.Timer
 }
 
 func newTeller(of *slog.Logger) *teller {
-	return &teller{Handler: of.Handler(), warnings: map[string]*warning{}}
+	return &teller{Handler: of.Handler(), repeated: map[string]*repetition{}}
 }
 
 // Handle implements slog.Handler.
@@ -51,76 +132,60 @@ func (h *teller) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level != slog.LevelWarn {
 		return h.Handler.Handle(ctx, r)
 	}
-	now := time.Now()
+	if isCanceled(r) {
+		return nil
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	w := h.warnings[r.Message]
-	if w == nil {
-		w = &warning{began: now, values: map[string]int64{}}
-		h.warnings[r.Message] = w
+	if again := h.repeated[r.Message]; again != nil {
+		again.times++
+		again.last = r.Clone()
+		return nil
 	}
-	w.cameAt = now
-	w.all++
-	if w.times == 0 && now.Sub(w.toldAt) >= tellInterval {
-		w.toldAt = now
-		return h.Handler.Handle(ctx, r)
-	}
-	w.last = r.Clone()
-	w.times++
-	r.Attrs(func(first slog.Attr) bool {
-		value := first.Value.String()
-		if _, known := w.values[value]; known || len(w.values) < maxNamed {
-			w.values[value]++
-		}
-		return false
+	h.repeated[r.Message] = &repetition{due: time.AfterFunc(tellInterval, func() { h.tell(r.Message) })}
+	return h.Handler.Handle(ctx, r)
+}
+
+// isCanceled reports whether a warning is about what was broken off since the service stops, or the caller has gone:
+// that is no fault, wherever it is met.
+func isCanceled(r slog.Record) (is bool) {
+	r.Attrs(func(a slog.Attr) bool {
+		err, _ := a.Value.Any().(error)
+		is = errors.Is(err, context.Canceled) || a.Key == "error" && a.Value.String() == outboundCanceled
+		return !is
 	})
-	return nil
+	return is
 }
 
-// tell passes on what was counted since the last line of each warning, if that was tellInterval ago or the service
-// stops, and that a warning is over. It is called each second.
-func (h *teller) tell(stopping bool) {
-	now := time.Now()
+// tell passes on what has come of a message since its last line, and forgets a message that has not come.
+func (h *teller) tell(message string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for message, w := range h.warnings {
-		switch {
-		case w.times > 0 && (stopping || now.Sub(w.toldAt) >= tellInterval):
-			line := slog.NewRecord(now, slog.LevelWarn, message, 0)
-			line.AddAttrs(slog.Int64("times", w.times))
-			w.last.Attrs(func(a slog.Attr) bool {
-				if line.NumAttrs() == 1 {
-					a = slog.String(a.Key, w.text())
-				}
-				line.AddAttrs(a)
-				return true
-			})
-			h.Handler.Handle(context.Background(), line) // as with any logger, nobody could be told of its error
-			w.times, w.toldAt = 0, now
-			clear(w.values)
-		case now.Sub(w.cameAt) >= tellOver:
-			if delete(h.warnings, message); w.all > 1 {
-				line := slog.NewRecord(now, slog.LevelInfo, "over: "+message, 0)
-				line.AddAttrs(slog.Int64("times", w.all), slog.String("lasted", w.cameAt.Sub(w.began).String()))
-				h.Handler.Handle(context.Background(), line)
-			}
+	again := h.repeated[message]
+	if again.times == 0 {
+		delete(h.repeated, message)
+		return
+	}
+	h.sumUp(again)
+	again.due.Reset(tellInterval)
+}
+
+// tellAll passes on what has come since the last lines, when the service stops.
+func (h *teller) tellAll() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, again := range h.repeated {
+		if again.times > 0 {
+			h.sumUp(again)
 		}
 	}
 }
 
-// text returns the values with their counts, the highest count first: "https://a.example 3, others 2".
-func (w *warning) text() string {
-	rest, parts := w.times, []string{}
-	for _, value := range slices.SortedFunc(maps.Keys(w.values), func(a, b string) int {
-		return cmp.Or(cmp.Compare(w.values[b], w.values[a]), strings.Compare(a, b))
-	}) {
-		parts = append(parts, fmt.Sprintf("%s %d", value, w.values[value]))
-		rest -= w.values[value]
-	}
-	if rest > 0 {
-		parts = append(parts, fmt.Sprintf("others %d", rest))
-	}
-	return strings.Join(parts, ", ")
+// sumUp passes on the last line of a repetition with its count. The caller holds h.mu.
+func (h *teller) sumUp(again *repetition) {
+	again.last.Add("times", again.times)
+	h.Handler.Handle(context.Background(), again.last) // as with any logger, nobody could be told of its error
+	again.times = 0
 }
 
 // The warnings of refusals, and of what requests and health meet. Chores name their own (chore.fault).

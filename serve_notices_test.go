@@ -1,13 +1,15 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -22,83 +24,42 @@ func (s *service) logLines(text string) (lines []string) {
 	return lines
 }
 
-// refusalLine is a line of the log about refusals, with their names.
-var refusalLine = regexp.MustCompile(`^time=(\S+) level=WARN msg="([^"]+)"(?: times=\d+)? by=(?:"([^"]+)"|(\S+))`)
-
-// refusalName is a name in it, and how often it came.
-var refusalName = regexp.MustCompile(`(.+?) (\d+)(?:, |$)`)
-
-// refusals returns how often the log has told of each name of a kind of refusals: in one line a minute at most, with
-// twenty names at most.
-func (s *service) refusals(kind string) map[string]int {
-	s.t.Helper()
-	all, last := map[string]int{}, time.Time{}
-	for line := range strings.Lines(s.log.String()) {
-		m := refusalLine.FindStringSubmatch(line)
-		if m == nil || m[2] != kind {
-			continue
-		}
-		at, err := time.Parse(time.RFC3339, m[1])
-		s.check(err)
-		named := refusalName.FindAllStringSubmatch(m[3], -1)
-		if at.Sub(last) < time.Minute || len(named) > 21 {
-			s.t.Errorf("%s after another, with %d names: %s", at.Sub(last), len(named), line)
-		}
-		last = at
-		for _, n := range named {
-			times, _ := strconv.Atoi(n[2])
-			all[n[1]] += times
-		}
-		if named == nil {
-			all[cmp.Or(m[3], m[4])]++
-		}
+// warned returns the attributes of each line of the log about a warning.
+func (s *service) warned(kind string) (lines []string) {
+	for _, line := range s.logLines(`level=WARN msg="` + kind + `"`) {
+		_, rest, _ := strings.Cut(line, kind+`" `)
+		lines = append(lines, rest)
 	}
-	return all
+	return lines
 }
 
-// polling has the service look at its files and tell of what was refused each second, in a bubble.
-func (s *service) polling() (stop func()) {
-	return s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, "") })
-}
-
-func TestNotices_countRefusalsOnceAMinuteWithTheirNames(t *testing.T) {
+func TestNotices_tellOfAWarningThatRepeatsItselfOnceAMinuteWithItsCount(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
-		s.polling()
 		refuse := func(origin string) { s.post("/widget/leads", anyLead, "Origin: "+origin).is(403) }
+		is := func(when string, want ...string) { t.Helper(); equal(t, when, s.warned(warnOrigins), want) }
 		refuse("https://evil.example")
-		time.Sleep(2 * time.Second)
-		equal(t, "at once", s.refusals("origins were refused"), map[string]int{"https://evil.example": 1})
-		for range 3 {
-			refuse("https://worse.example")
+		is("at once", "by=https://evil.example")
+		for i := range 50 {
+			refuse(fmt.Sprintf("https://%d.example", i))
 		}
-		refuse("https://EVIL.example:443")
 		refuse("null")
+		time.Sleep(59 * time.Second)
+		is("within the minute", "by=https://evil.example")
+		time.Sleep(2 * time.Second)
+		is("a minute later", "by=https://evil.example", "by=null times=51")
 		refuse("https://evil.example/<script>")
-		time.Sleep(time.Minute)
-		want := map[string]int{"https://worse.example": 3, "https://evil.example": 2, "malformed": 1, "null": 1}
-		equal(t, "a minute later", s.refusals("origins were refused"), want)
-		time.Sleep(5 * time.Minute)
-		equal(t, "with nothing new", s.refusals("origins were refused"), want)
-	})
-}
-
-func TestNotices_nameAtMostTwentyOriginsAndCountTheRest(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		n, told := size(50, 500), 0
-		s.polling()
-		for i := range n {
-			s.post("/widget/leads", anyLead, fmt.Sprintf("Origin: https://%d.example", i)).is(403)
-		}
-		time.Sleep(2 * time.Minute)
-		all := s.refusals("origins were refused")
-		for _, times := range all {
-			told += times
-		}
-		if told != n || all["others"] < n-41 {
-			t.Fatalf("%d were told of: %v", told, all)
-		}
+		is("in the next minute", "by=https://evil.example", "by=null times=51")
+		time.Sleep(10 * time.Minute)
+		is("with nothing new", "by=https://evil.example", "by=null times=51", "by=malformed times=1")
+		equal(t, "what is remembered of it", len(s.server.told.repeated), 0)
+		refuse("https://worse.example")
+		refuse("https://worse.example")
+		s.get("/leads", "Authorization: Basic x").is(401) // another message does not wait for it
+		s.server.told.tellAll()
+		is("at the stop", "by=https://evil.example", "by=null times=51", "by=malformed times=1",
+			"by=https://worse.example", "by=https://worse.example times=1")
+		equal(t, "another one", s.warned(warnTokens), []string{`by="malformed header"`})
 	}, withoutAddressLimits)
 }
 
@@ -107,28 +68,87 @@ func TestNotices_nameTheAccountOverItsRateAndTheReasonOfARefusedToken(t *testing
 	inBubble(t, func(t *testing.T, s *service) {
 		s.sql(`UPDATE accounts SET rate = 2`)
 		token := s.token(s.account, scopeLeads)
-		for range 3 {
-			s.get("/leads", "Authorization: Bearer "+token)
+		tells := func(kind, by string, refused func()) {
+			t.Helper()
+			before := len(s.warned(kind))
+			refused()
+			equal(t, kind, s.warned(kind)[before:], []string{"by=" + by})
+			time.Sleep(2 * time.Minute) // from when on it is told at once again
 		}
-		for range 62 {
-			s.post("/widget/leads", `{}`)
-		}
-		s.get("/leads", "Authorization: Basic x").is(401)
-		s.get("/leads", "Authorization: Bearer nonsense").is(401)
-		s.get("/leads", "Authorization: Bearer nonsense2").is(401)
-		s.get("/leads", "Authorization: Bearer "+strings.Repeat("x", 5000)).is(401)
+		tells(warnRates, s.account, func() {
+			for range 3 {
+				s.get("/leads", "Authorization: Bearer "+token)
+			}
+		})
+		tells(warnRates, "address", func() {
+			for range 61 {
+				s.post("/widget/leads", `{}`)
+			}
+		})
+		refuse := func(bearer string) func() { return func() { s.get("/leads", "Authorization: "+bearer).is(401) } }
+		tells(warnTokens, `"malformed header"`, refuse("Basic x"))
+		tells(warnTokens, `"malformed, or signed with another key"`, refuse("Bearer nonsense"))
+		tells(warnTokens, `"too long"`, refuse("Bearer "+strings.Repeat("x", 5000)))
 		other := s.token(s.account, scopeStats)
 		s.sql(`UPDATE tokens SET revoked_at = '2000-01-01T00:00:00Z' WHERE scope = 'stats:read'`)
-		s.get("/widget/stats", "Authorization: Bearer "+other).is(401)
+		tells(warnTokens, `"revoked or unknown, or its account is closed"`, func() {
+			s.get("/widget/stats", "Authorization: Bearer "+other).is(401)
+		})
 		time.Sleep(31 * 24 * time.Hour)
-		s.get("/leads", "Authorization: Bearer "+token).is(401)
-		s.polling()
-		time.Sleep(2 * time.Minute)
-		equal(t, "limits", s.refusals("requests were over a rate limit"), map[string]int{"address": 2, s.account: 1})
-		equal(t, "tokens", s.refusals("tokens were refused"), map[string]int{
-			"malformed, or signed with another key": 2, "expired": 1, "malformed header": 1,
-			"revoked or unknown, or its account is closed": 1, "too long": 1})
+		tells(warnTokens, "expired", refuse("Bearer "+token))
 	})
+}
+
+// What a stop breaks off, or a caller who has gone, is no fault, whoever met it and however it is wrapped.
+func TestNotices_tellOfNothingThatWasBrokenOff(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	log := slog.New(newTeller(slog.New(slog.NewTextHandler(&out, nil))))
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	log.Warn("a", "error", gone.Err())
+	log.Warn("b", "connection", "con_1", "error", fmt.Errorf("read: %w", noAnswer(outboundCanceled, gone.Err())))
+	log.Warn("c", "error", outboundCanceled)
+	equal(t, "log", out.String(), "")
+	log.Warn("d", "error", context.DeadlineExceeded)
+	log.Error("e", "error", gone.Err())
+	contains(t, out.String(), "msg=d", "msg=e")
+}
+
+func TestLog_saysTheJournalThePriorityOfEachLine(t *testing.T) {
+	t.Parallel()
+	f, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	must(t, err)
+	defer f.Close()
+	var stat syscall.Stat_t
+	must(t, syscall.Fstat(int(f.Fd()), &stat))
+	stream := fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
+	env := func(name string) string { return map[string]string{"JOURNAL_STREAM": stream}[name] }
+	equal(t, "the journal", isJournal(f, env), true)
+	equal(t, "another file, and another stream", isJournal(os.Stdin, env) || isJournal(&strings.Builder{}, env), false)
+	stream += "0"
+	equal(t, "another number", isJournal(f, env), false)
+	for format, want := range map[string]string{
+		"text": "<6>time=T level=INFO msg=a\n<4>time=T level=WARN msg=\"b\\nc\" x=1\n<3>time=T level=ERROR msg=d\n",
+		"json": `<6>{"time":T,"level":"INFO","msg":"a"}` + "\n" +
+			`<4>{"time":T,"level":"WARN","msg":"b\nc","x":1}` + "\n" +
+			`<3>{"time":T,"level":"ERROR","msg":"d"}` + "\n",
+	} {
+		for _, journal := range []bool{true, false} {
+			var out strings.Builder
+			log, err := newLogger(&out, format, journal)
+			must(t, err)
+			log.Info("a")
+			log.Warn("b\nc", "x", 1)
+			log.Error("d")
+			got := regexp.MustCompile(`"?\d{4}-\d\d-\d\dT[^ ",]+"?`).ReplaceAllString(out.String(), "T")
+			if !journal {
+				want = regexp.MustCompile(`(?m)^<\d>`).ReplaceAllString(want, "")
+			}
+			equal(t, fmt.Sprint(format, journal), got, want)
+		}
+	}
+	equal(t, "why a command failed", forJournal("widgetd: a\nb"), "<3>widgetd: a\n<3>b")
 }
 
 // TestAccessLog_ holds a line's form: nothing of what the caller chose stands in it.

@@ -74,9 +74,10 @@ type standby struct {
 	keys    func() (*keyring, error) // reads the key file
 	trusted []netip.Prefix
 	askedBy *limiter // by address
-	told    *teller
 	log     *slog.Logger
 	db      string // whose copy it is, and beside which it keeps what it has heard
+
+	supervisor notifySocket
 
 	config  string           // of Litestream; "": its own default
 	steady  func() time.Time // a clock that is never set, by which the rate of questions is measured
@@ -91,9 +92,8 @@ type standby struct {
 
 // newStandby makes a standby for the copy at a path, which keys() reads the key file of.
 func newStandby(db string, keys func() (*keyring, error), trusted []netip.Prefix, log *slog.Logger) *standby {
-	told := newTeller(log)
 	return &standby{self: peerMessage{Machine: randomText(16)}, keys: keys, trusted: trusted,
-		askedBy: newLimiter(maxAddressBuckets), told: told, log: slog.New(told), db: db,
+		askedBy: newLimiter(maxAddressBuckets), log: slog.New(newTeller(log)), db: db,
 		steady: time.Now, started: time.Now()}
 }
 

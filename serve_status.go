@@ -40,7 +40,7 @@ var optCheck = option{name: "check", help: "print one line, for monitoring, and 
 
 const (
 	maxSocketPath = 107             // bytes (unix(7))
-	statusTimeout = 3 * time.Second // for asking the service
+	statusTimeout = 5 * time.Second // for asking the service, whose health may wait for healthWait
 	maxStatus     = 1 << 20         // bytes of its answer, for whoever else answers on its socket
 
 	backupDue = 7 * 24 * time.Hour // age from which the last backup is overdue
@@ -382,8 +382,44 @@ func (r *statusReport) tellOfFiles(e *env, db string) {
 		r.ask("%s", strings.Join(open, "; "))
 	}
 	if _, _, err := e.loadKeys(); err != nil {
-		r.ask("key: %v", err)
+		r.ask("the key file can't be used: %v", err)
 	}
+	if starts := unaskedStarts(db, e.now()); len(starts) > 0 {
+		r.ask("starts that nobody asked for since %s: %d: 'journalctl -u widgetd' says why", starts[0], len(starts))
+	}
+}
+
+// Starts that nobody has asked for. A service that comes to an end of its own removes its socket, so one on which
+// nobody listens is that of a service that was killed, has crashed or has lost its machine.
+
+const (
+	unaskedFor = 24 * time.Hour // for so long such a start is told of
+	maxUnasked = 1000           // and so many at most
+)
+
+// wasKilled reports whether the service before this one has left its socket.
+func wasKilled(db string) bool {
+	conn, err := net.DialTimeout("unix", socketPath(db), statusTimeout)
+	if err == nil {
+		conn.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// unaskedStarts returns when the service was started without being asked for lately, the first one first.
+func unaskedStarts(db string, now time.Time) (starts []stamp) {
+	text, _ := os.ReadFile(startsPath(db)) // which is there only if there was one
+	json.Unmarshal(text, &starts)          // of a file that was broken off nothing is left
+	for len(starts) > 0 && !closerThan(unaskedFor, starts[0].Time, now) {
+		starts = starts[1:]
+	}
+	return starts
+}
+
+// noteUnasked notes such a start.
+func noteUnasked(db string, now time.Time) error {
+	starts := append(unaskedStarts(db, now), newStamp(now))
+	return os.WriteFile(startsPath(db), encodeJSON(starts[max(0, len(starts)-maxUnasked):]), 0o600)
 }
 
 // finish ends the report.

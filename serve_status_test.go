@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -135,7 +136,7 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 		}
 		o.env["WIDGETD_KEY"] = filepath.Join(o.dir, "none.key")
 		if got := needsDoing(o.object("status")); !slices.ContainsFunc(got,
-			func(s string) bool { return strings.HasPrefix(s, "key: no key file at ") }) {
+			func(s string) bool { return strings.HasPrefix(s, "the key file can't be used: no key file at ") }) {
 			t.Errorf("without a key: %q", got)
 		}
 	})
@@ -398,7 +399,7 @@ func TestStatus_namesCallersOnFiveLinesOfAnyTerminal(t *testing.T) {
 func TestCalls_thatFailAlikeToDifferentHostsAreToldOfAtOnceAndWhenThatIsOver(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
-		s.polling()
+		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, "") })
 		lines := func(text string) int { return len(s.logLines(text + callsFailAlike)) }
 		s.callUnresolvable("a.example", "b.example")
 		s.callUnresolvable("b.example")
@@ -422,7 +423,6 @@ func TestCalls_thatFailAlikeToDifferentHostsAreToldOfAtOnceAndWhenThatIsOver(t *
 		}
 		s.server.outbound.reach.note("b.example", "")
 		time.Sleep(3 * time.Minute)
-		equal(t, "lines that it is over", lines("level=INFO msg=\"over: "), 1)
 		if s.server.serviceStatus().Calls != nil {
 			t.Error("not over, although a call was answered")
 		}
@@ -442,4 +442,33 @@ func TestServe_saysAtTheStartThatThisMachineKnowsNoAuthority(t *testing.T) {
 		t.Errorf("%q", needs)
 	}
 	p.stop(syscall.SIGTERM)
+}
+
+// What was killed leaves its socket, and what ends does not.
+func TestStatus_namesStartsThatNobodyAskedFor(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	db, now := o.env["WIDGETD_DB"], time.Now()
+	leave := func(socket string, stays bool) {
+		l, err := listenUnix(socket, 0o600)
+		must(t, err)
+		l.(*net.UnixListener).SetUnlinkOnClose(!stays)
+		must(t, l.Close())
+	}
+	equal(t, "a first start", wasKilled(db), false)
+	leave(socketPath(db), false)
+	equal(t, "after an end", wasKilled(db), false)
+	leave(socketPath(db), true)
+	equal(t, "after a kill", wasKilled(db), true)
+	must(t, os.WriteFile(startsPath(db), []byte(`["2026-01-`), 0o600)) // broken off
+	for i := range maxUnasked + 5 {
+		must(t, noteUnasked(db, now.Add(time.Duration(i-maxUnasked-5)*time.Minute)))
+	}
+	starts := unaskedStarts(db, now)
+	equal(t, "kept", len(starts), maxUnasked)
+	equal(t, "a day later", len(unaskedStarts(db, starts[2].Add(unaskedFor))), maxUnasked-3)
+	contains(t, strings.Join(needsDoing(o.object("status")), "\n"), fmt.Sprintf(
+		"starts that nobody asked for since %s: %d: 'journalctl -u widgetd' says why", starts[0], maxUnasked))
+	must(t, os.Remove(startsPath(db)))
+	lacks(t, strings.Join(needsDoing(o.object("status")), "\n"), "nobody asked for")
 }

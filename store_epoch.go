@@ -120,6 +120,9 @@ func watchPath(db string) string { return strings.TrimSuffix(realPath(db), ".db"
 // toldPath returns the path of the file beside a database with what that has told.
 func toldPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".told" }
 
+// startsPath returns the path of the file beside a database with the starts that nobody has asked for.
+func startsPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".starts" }
+
 // outdates reports whether a copy of another epoch has missed what this one, of which was heard, has brought.
 func (e epoch) outdates(copied epoch) bool {
 	return e.Number >= copied.Number && e.String() != copied.String()

@@ -181,7 +181,7 @@ func filesOf(db, name string) []string {
 	}
 	return []string{db, real, real + "-journal", real + "-wal", real + "-shm", followerPath(db), promotingPath(db),
 		epochPath(db), epochPath(db) + ".new", heardPath(db), heardPath(db) + ".new", litestreamPath(db),
-		socketPath(db), proofPath(db, ""), watchPath(db), toldPath(db), toldPath(db) + ".new",
+		socketPath(db), proofPath(db, ""), watchPath(db), toldPath(db), toldPath(db) + ".new", startsPath(db),
 		identityPath(db), identityPath(db) + ".new"}
 }
 

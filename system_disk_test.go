@@ -3,9 +3,9 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -258,47 +258,64 @@ func TestBackup_unitKeepsTheNewestCopiesAndRemovesWhatWasBrokenOff(t *testing.T)
 	}
 }
 
-// The unit for backups has the walls of the service's, and those that it has no need to pass.
-func TestUnit_forBackupsIsHardenedLikeTheServices(t *testing.T) {
+// The walls of all services stand in one drop-in, which wins over a unit: so no unit has a line that it has, too, and
+// what they differ in stands in them. A drop-in of the operator's comes after it.
+func TestUnit_ofEachServiceHasItsWallsFromTheDropIn(t *testing.T) {
 	t.Parallel()
-	const service, backup = "deploy/widgetd.service", "deploy/widgetd-backup.service"
-	_, hardening, _ := strings.Cut(string(fileBytes(t, service)), "# It runs as its own user")
-	text, found := string(fileBytes(t, backup)), 0
-	for line := range strings.Lines(hardening) {
-		if !regexp.MustCompile(`^[A-Z]\w*=`).MatchString(line) {
-			continue
+	const walls, more = "10-hardening.conf", "20-clock.conf"
+	failIf(t, !slices.IsSorted([]string{walls, more, "override.conf"}), "systemctl edit's does not come last")
+	target, err := os.Readlink("deploy/widgetd.service.d/" + walls)
+	must(t, err)
+	equal(t, "link", target, "../widgetd-.service.d/"+walls)
+	setting := regexp.MustCompile(`(?m)^([A-Z]\w*)=`)
+	names := func(file string) (all []string) {
+		for _, m := range setting.FindAllStringSubmatch(string(fileBytes(t, file)), -1) {
+			all = append(all, m[1])
 		}
-		found++
-		switch line {
-		case "SystemCallFilter=adjtimex\n", "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX\n",
-			"RemoveIPC=yes\n", // the service is a process of the same user
-			"WantedBy=multi-user.target\n", "Also=widgetd.socket\n":
-			if strings.Contains(text, line) {
-				t.Errorf("it has %s", line)
-			}
-		default:
-			if !strings.Contains(text, "\n"+line) {
-				t.Errorf("it lacks %s", line)
-			}
+		return all
+	}
+	common := names("deploy/widgetd-.service.d/" + walls)
+	failIf(t, len(common) < 30, "it has %d lines only", len(common))
+	units, err := filepath.Glob("deploy/*.service")
+	must(t, err)
+	failIf(t, len(units) < 8, "%q", units)
+	for _, unit := range units {
+		for _, name := range names(unit) {
+			failIf(t, name != "Environment" && slices.Contains(common, name), "%s has %s=, too", unit, name)
 		}
-	}
-	if found < 35 {
-		t.Errorf("found %d lines only: the test sees too little", found)
-	}
-	for _, line := range []string{"PrivateNetwork=yes", "RestrictAddressFamilies=AF_UNIX"} {
-		if !strings.Contains(text, "\n"+line+"\n") {
-			t.Errorf("it lacks %s", line)
+		has := func(setting string) string { return strings.Join(unitLines(t, unit, setting), " ") }
+		if unit != "deploy/widgetd-retry.service" { // only root may start units
+			equal(t, unit, has("User")+" "+has("Group")+" "+has("WorkingDirectory"), "widgetd widgetd /var/lib/widgetd")
 		}
+		families, network := "AF_INET AF_INET6 AF_UNIX", ""
+		if regexp.MustCompile("backup|page|retry").MatchString(unit) {
+			families, network = "AF_UNIX", "yes"
+		}
+		equal(t, unit, has("RestrictAddressFamilies"), families)
+		equal(t, unit, has("PrivateNetwork"), network)
+		clock := "yes"
+		if unit == "deploy/widgetd.service" { // it asks whether the clock is right, and can't set it
+			clock = ""
+		}
+		equal(t, unit, has("ProtectClock"), clock)
 	}
-	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		return
+	equal(t, "what the service may ask", unitLines(t, "deploy/widgetd.service.d/"+more, "SystemCallFilter"),
+		[]string{"adjtimex"})
+}
+
+// A service that dies again and again has failed: then it rings, and is started again. The limit must be one that
+// RestartSec= can reach.
+func TestUnit_ofAServiceThatDiesAgainAndAgainHasFailed(t *testing.T) {
+	t.Parallel()
+	const unit = "deploy/widgetd.service"
+	has := func(setting string) (n int) {
+		_, err := fmt.Sscan(strings.Join(unitLines(t, unit, setting), " "), &n)
+		must(t, err)
+		return n
 	}
-	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "widgetd-backup.service"), strings.ReplaceAll(text, "/usr/local/bin/widgetd",
-		builtProgram(t)))
-	writeFile(t, filepath.Join(dir, "widgetd-backup.timer"), string(fileBytes(t, "deploy/widgetd-backup.timer")))
-	if out := runProgram(t, "systemd-analyze", "verify", filepath.Join(dir, "widgetd-backup.service"),
-		filepath.Join(dir, "widgetd-backup.timer")); strings.Contains(out, "widgetd-backup") {
-		t.Errorf("systemd-analyze: %s", out)
-	}
+	failIf(t, has("RestartSec")*has("StartLimitBurst") >= has("StartLimitIntervalSec"), "it is restarted for ever")
+	equal(t, "type", unitLines(t, unit, "Type"), []string{"notify"})
+	equal(t, "then", unitLines(t, unit, "OnFailure"), []string{"widgetd-failed@%n.service widgetd-retry.service"})
+	const retry = "deploy/widgetd-retry.service"
+	equal(t, "unless it is stopped", unitLines(t, retry, "PartOf"), []string{"widgetd.service"})
 }

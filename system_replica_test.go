@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -348,37 +347,6 @@ func TestHealth_warnsWhenRestoringWasNotProvenForADay(t *testing.T) {
 			time.Sleep(proofOverdue + time.Minute)
 			is("a day later", healthWarn, faultsUnproven[what])
 		})
-	}
-}
-
-// The units that the package brings beside the service have the walls of the unit for backups, except what a network
-// needs.
-func TestUnit_thatReachesANetworkIsHardenedLikeTheOneForBackups(t *testing.T) {
-	t.Parallel()
-	_, hardening, _ := strings.Cut(fileText(t, "deploy/widgetd-backup.service"), "# It runs as the service's user")
-	for _, unit := range []string{"replica", "watch", "failed@"} {
-		text, found := fileText(t, "deploy/widgetd-"+unit+".service"), 0
-		for line := range strings.Lines(hardening) {
-			if !regexp.MustCompile(`^[A-Z]\w*=`).MatchString(line) || line == "PrivateNetwork=yes\n" {
-				continue
-			}
-			found++
-			line = strings.Replace(line, "=AF_UNIX", "=AF_INET AF_INET6 AF_UNIX", 1)
-			failIf(t, !strings.Contains(text, "\n"+line), "%s lacks %s", unit, line)
-		}
-		failIf(t, found < 35, "found %d lines only", found)
-		if _, err := exec.LookPath("systemd-analyze"); err != nil {
-			continue
-		}
-		dir := t.TempDir()
-		files, err := filepath.Glob("deploy/widgetd-" + unit + ".*")
-		must(t, err)
-		for i, file := range files {
-			text := strings.ReplaceAll(fileText(t, file), "/usr/local/bin/widgetd", builtProgram(t))
-			files[i] = filepath.Join(dir, filepath.Base(file))
-			writeFile(t, files[i], text)
-		}
-		lacks(t, runProgram(t, "systemd-analyze", append([]string{"verify"}, files...)...), "widgetd-"+unit+".")
 	}
 }
 

@@ -230,6 +230,40 @@ func (u *socketUnit) restart(t *testing.T, p *process, round int, all *acknowled
 	return next, late
 }
 
+// A service tells systemd when it serves and when it stops, and nothing else (sd_notify(3)): once it is ready, it
+// answers, and so does its socket for 'widgetd status'. After a kill the next start notes that nobody has asked for it.
+func TestRestart_tellsSystemdWhenItServes(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	for i, name := range []string{filepath.Join(o.dir, "notify"), "@widgetd-" + randomText(8)} {
+		heard, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+		must(t, err)
+		defer heard.Close()
+		hear := func(want string) {
+			t.Helper()
+			text := make([]byte, 1000)
+			must(t, heard.SetReadDeadline(time.Now().Add(hangs)))
+			n, err := heard.Read(text)
+			must(t, err)
+			equal(t, "told", string(text[:n]), want)
+		}
+		cmd := exec.Command(builtProgram(t), o.serving()...)
+		cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+name)
+		p := start(t, cmd)
+		hear("READY=1")
+		service, err := askService(t.Context(), o.env["WIDGETD_DB"])
+		failIf(t, service == nil, "nobody answers at its socket: %v", err)
+		equal(t, "starts that nobody asked for", len(unaskedStarts(o.env["WIDGETD_DB"], time.Now())), i)
+		if i == 0 {
+			p.stop(os.Kill)
+			continue
+		}
+		p.stopCleanly()
+		hear("STOPPING=1")
+		lacks(t, p.log.String(), `"level":"WARN"`)
+	}
+}
+
 func TestRestart_underLoadAnswersEveryRequestAndRefusesNone(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)

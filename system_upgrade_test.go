@@ -181,28 +181,6 @@ func unitCommand(t testing.TB, name string) []string {
 	return strings.Fields(string(found[1]))
 }
 
-func TestUnit_letsTheServiceAskWhetherTheClockIsRightAndNotSetIt(t *testing.T) {
-	t.Parallel()
-	unit, err := os.ReadFile("deploy/widgetd.service")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var filters []string
-	for line := range strings.Lines(string(unit)) {
-		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "SystemCallFilter="); ok {
-			filters = append(filters, value)
-		}
-	}
-	if strings.Contains(string(unit), "\nProtectClock=") || filters[len(filters)-1] != "adjtimex" {
-		t.Errorf("the clock is taken away, or a filter follows adjtimex: %q", filters)
-	}
-	for _, line := range []string{`After=.*\btime-sync\.target`, `Wants=.*\btime-sync\.target`} {
-		if !regexp.MustCompile(`(?m)^` + line).Match(unit) {
-			t.Errorf("no line %s", line)
-		}
-	}
-}
-
 // startAsTheUnit does what systemd does at a start: ExecStartPre, then ExecStart.
 func startAsTheUnit(t testing.TB, o *operator) *process {
 	t.Helper()
