@@ -486,6 +486,13 @@ func TestStatus_asksTheStandbyAndOpensNoDatabase(t *testing.T) {
 	}
 	contains(t, status(), "health       pass: this machine is the standby\n", "needs doing      none\n")
 	contains(t, status("-check"), "ok: nothing needs doing")
+	for path, want := range map[string]string{"/v1/widget/health": `503 {"status":"fail"`, "/livez": "200 alive\n",
+		"/v1/widget/leads": "503 ", "/peer/": "404 ", "/pay/x": "503 ", "/": "503 "} {
+		a, err := send(newClient(t), "GET", strings.TrimSuffix(p.base, "/v1")+path, "")
+		must(t, err)
+		contains(t, fmt.Sprint(a.status, " ", a.body), want)
+		equal(t, path+": it may be cached", a.header.Get("Cache-Control"), "no-store")
+	}
 	must(t, p.stop(syscall.SIGTERM))
 	contains(t, status("-check"), "the service is not running")
 	equal(t, "the database", fileText(t, db), "pages of different transactions")
