@@ -25,12 +25,12 @@ type pair struct {
 	a, b    *service
 	address string      // of the peer of each; nothing is sent there
 	cut     atomic.Bool // no question arrives
-	watches map[*service]*peerWatch
+	watches map[*service]*pairing
 }
 
 func newPair(t *testing.T) *pair {
 	p := &pair{a: newService(t), b: newService(t), address: "http://10.0.0.2:8080",
-		watches: map[*service]*peerWatch{}}
+		watches: map[*service]*pairing{}}
 	p.b.keys = p.a.keys
 	p.start(p.a, p.b)
 	p.start(p.b, p.a)
@@ -49,7 +49,10 @@ func (p *pair) startBeside(s *service, f http.HandlerFunc) {
 	how := s.server.serverOptions
 	var err error
 	s.store.stands.Store(nil)
-	if e, err := s.store.epoch(); err == nil && e.superseded() { // as when it is opened
+	own, ownErr := s.store.epoch()
+	_, heard, heardErr := epochsBeside(s.store.path)
+	s.check(errors.Join(ownErr, heardErr))
+	if heard.Number > own.Number { // as when it is opened
 		s.store.become(standing{dutyFenced, reasonSuperseded})
 	}
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), nouns())
@@ -553,7 +556,8 @@ func TestPromote_refusesAFileThatMissesKeysOrALaterEpoch(t *testing.T) {
 
 // A standbyMachine is a standby, whose key file is beside its copy.
 type standbyMachine struct {
-	*standby
+	*server
+	pairing *pairing
 	keyFile string
 }
 
@@ -562,8 +566,9 @@ func newStandbyMachine(t testing.TB, db string, keys *keyring, log io.Writer) *s
 	t.Helper()
 	keyFile := filepath.Join(filepath.Dir(db), "standby.key")
 	must(t, keys.save(keyFile, true))
-	read := func() (*keyring, error) { return loadKeyring(keyFile) }
-	return &standbyMachine{newStandby(db, read, nil, slog.New(slog.NewTextHandler(log, nil))), keyFile}
+	s, err := newServer(absentStore(db), keys, serverOptions{}, slog.New(slog.NewTextHandler(log, nil)), nil)
+	must(t, err)
+	return &standbyMachine{s, s.standBy(""), keyFile}
 }
 
 // standbyWith returns a standby that has keys, with a new directory.
@@ -573,7 +578,10 @@ func standbyWith(t testing.TB, keys *keyring) *standbyMachine {
 }
 
 // looks has a standby look at its files, as it does each second.
-func (b *standbyMachine) looks() {}
+func (b *standbyMachine) looks() {
+	b.followKeys(b.keyFile)
+	b.pairing.look()
+}
 
 // says compares what the health of a standby says is wrong.
 func (b *standbyMachine) says(t *testing.T, want string) {
@@ -590,11 +598,8 @@ func (b *standbyMachine) says(t *testing.T, want string) {
 // hears has a stopped machine hear of an epoch.
 func (o *operator) hears(number int64) {
 	o.t.Helper()
-	o.change(func(t *tx) error {
-		t.learnEpoch(number)
-		return nil
-	})
 	o.close()
+	must(o.t, writeEpochFile(heardPath(o.env["WIDGETD_DB"]), epoch{Number: number, Name: "abc"}))
 }
 
 func TestPeer_bothWarnWhileTheirKeyFilesHaveOtherLists(t *testing.T) {

@@ -68,7 +68,7 @@ case "$*" in
 is-active*) running ;;
 show*) echo WIDGETD_LITESTREAM=true $(cat '` + m.bin + `/peer' 2>/dev/null) ;;
 stop*follow*) if running; then kill $(cat $pid); while running; do sleep 0.02; done; fi ;;
-start*follow* | enable*follow*) running || {
+start*follow* | restart*follow* | enable*follow*) case $1 in restart) "$0" stop follow ;; esac; running || {
 	epoch=$(sed -n 's/^WIDGETD_EPOCH=//p' ` + m.o.dir + `/widgetd.epoch 2>/dev/null)
 	export WIDGETD_EPOCH=${epoch:-0}
 	setsid litestream restore -f -config ` + m.config() + ` ` + m.o.env["WIDGETD_DB"] + ` >>` + m.bin + `/log 2>&1 &
