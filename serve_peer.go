@@ -150,7 +150,7 @@ func newPeerCall(address string) (peerCall, error) {
 type pairing struct {
 	server  *server
 	self    peerMessage
-	call    peerCall // nil: it is the standby, which asks nothing
+	call    peerCall // of one that serves: the standby asks nothing
 	config  string   // of Litestream, on the standby; "": its own default
 	mislaid bool     // no answer ends that this machine waits: it must be promoted
 
@@ -341,7 +341,7 @@ func (p *pairing) check(ctx context.Context) {
 // ctx ends.
 func (p *pairing) run(ctx context.Context) {
 	once := func() { p.check(ctx) }
-	if p.call == nil {
+	if !p.self.Serves {
 		once = func() { p.compare(ctx, p.server.steady()) }
 	}
 	once()

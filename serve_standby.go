@@ -46,8 +46,8 @@ var standbyCommands = []command{
 // epochStatus is what the status command says of the epoch; null: the database was never promoted.
 func epochStatus(v *statusView, to *statusReport) error {
 	e, err := v.epoch()
-	_, heard, heardErr := epochsBeside(v.path)
-	e.Known = max(e.Known, heard.Number)
+	later, heardErr := laterEpoch(v.path)
+	e.Known = max(e.Known, later)
 	to.set("epoch", nil)
 	if err := cmp.Or(err, heardErr); err != nil || e.Known == 0 {
 		return err
@@ -177,7 +177,7 @@ func (e *env) weighPromotion(db string, keys *keyring, done *promotion) error {
 		faults = append(faults, more...)
 		return err
 	})
-	return cmp.Or(err, e.unlessForced(faults))
+	return cmp.Or(e.unlessForced(faults), err) // a copy that lacks something may not be readable
 }
 
 // faultsOfFile returns what promote must not do without -force: to a file that misses what the epoch of which was heard

@@ -175,6 +175,16 @@ func epochsBeside(db string) (named, heard epoch, err error) {
 	return named, heard, errors.Join(err, heardErr)
 }
 
+// laterEpoch returns the number of the epoch of the peer of which a machine has heard beside a database; 0: of none that
+// counts. Without the file of it no other is read, so that a fault there stops nobody without a peer.
+func laterEpoch(db string) (int64, error) {
+	if !fileExists(heardPath(db)) {
+		return 0, nil
+	}
+	_, heard, err := epochsBeside(db)
+	return heard.Number, err
+}
+
 // followerPath returns the path of the file in which 'litestream restore -f' notes how far it has got. As long as it
 // is there, the database is Litestream's: its pages may be of different transactions.
 func followerPath(db string) string { return realPath(db) + "-txid" }

@@ -374,7 +374,7 @@ func openStore(path string, o storeOptions) (*store, error) {
 	if !o.followed {
 		err = checkNotFollowed(path)
 	}
-	_, heard, heardErr := epochsBeside(path)
+	later, heardErr := laterEpoch(path)
 	if err := errors.Join(err, heardErr, checkWAL(path), checkWritable(real)); err != nil {
 		file.Close()
 		return nil, oneLineError{err}
@@ -389,7 +389,7 @@ func openStore(path string, o storeOptions) (*store, error) {
 		s.closeFiles()
 		return nil, oneLineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}
 	}
-	if own, err := s.writer.queries.epoch(); err == nil && heard.Number > own.Number && !o.followed {
+	if own, err := s.writer.queries.epoch(); err == nil && later > own.Number && !o.followed {
 		s.become(standing{dutyFenced, reasonSuperseded}) // for commands, too
 	}
 	s.writer.start()

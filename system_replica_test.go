@@ -498,7 +498,8 @@ func TestStatus_asksTheStandbyAndOpensNoDatabase(t *testing.T) {
 	}
 	contains(t, status(), "health       pass: this machine is the standby\n", "needs doing      none\n")
 	contains(t, status("-check"), "ok: nothing needs doing")
-	for path, want := range map[string]string{"/v1/widget/health": `503 {"status":"fail"`, "/livez": "200 alive\n",
+	for path, want := range map[string]string{
+		"/v1/widget/health": `,"output":"this machine is the standby","standby":true,"checks":{}}`, "/livez": "200 alive\n",
 		"/v1/widget/leads": "503 ", "/peer/": "404 ", "/pay/x": "503 ", "/": "503 "} {
 		a, err := send(newClient(t), "GET", strings.TrimSuffix(p.base, "/v1")+path, "")
 		must(t, err)
