@@ -233,17 +233,14 @@ func (p *proving) awaitListed(txid uint64) error {
 	limited, cancel := context.WithTimeout(p.env.ctx, replicaLists)
 	defer cancel()
 	for {
-		var plan struct {
-			TXID string `json:"max_txid"`
-		}
-		err := p.litestream(limited, &plan, p.env.litestreamRestore(p.copy, p.db, "-json", "-dry-run")...)
-		if has, _ := strconv.ParseUint(plan.TXID, 16, 64); err == nil && has >= txid {
+		newest, err := newestInReplica(limited, p.in, p.db, p.env.str("config"))
+		if has, _ := strconv.ParseUint(newest, 16, 64); err == nil && has >= txid {
 			return nil
 		}
 		select {
 		case <-limited.Done():
 			return fmt.Errorf("the replica of the epoch %s does not have the transaction %d that Litestream says it "+
-				"has, but %s: does its path name %s?", p.in.variable(), txid, cmp.Or(plan.TXID, fmt.Sprint(err)),
+				"has, but %s: does its path name %s?", p.in.variable(), txid, cmp.Or(newest, fmt.Sprint(err)),
 				epochVariable)
 		case <-time.After(replicaLists / 10):
 		}
@@ -287,26 +284,16 @@ func runLitestream(ctx context.Context, in epoch, args ...string) ([]byte, error
 	return out, err
 }
 
-// followed returns the last transaction (TXID) in a copy that 'litestream restore -f' keeps, and the last one in the
-// replica of the epoch that is named beside it. Snapshots (level 9) do not count: the follower does not apply them, and
-// one may be ahead of the transactions, never of those that were confirmed.
-func followed(ctx context.Context, db, config string) (copied, newest string, err error) {
-	text, _ := os.ReadFile(followerPath(db)) // it is not there while the first copy is made
-	copied = string(bytes.TrimSpace(text))
-	named, err := readEpochFile(epochPath(db))
-	if err != nil {
-		return copied, "", err
-	}
-	if db, err = filepath.Abs(db); err != nil {
-		return copied, "", err
-	}
+// newestInReplica returns the last transaction (TXID) in the replica of an epoch. Snapshots (level 9) do not count: a
+// follower does not apply them, and one may be ahead of the transactions, never of those that were confirmed.
+func newestInReplica(ctx context.Context, in epoch, db, config string) (newest string, err error) {
 	args := []string{"ltx", "-level", "all", "-json"}
 	if config != "" {
 		args = append(args, "-config", config)
 	}
 	limited, cancel := context.WithTimeout(ctx, copyLists)
 	defer cancel()
-	out, err := runLitestream(limited, named, append(args, db)...)
+	out, err := runLitestream(limited, in, append(args, db)...)
 	var files []struct {
 		Level int
 		TXID  string `json:"max_txid"`
@@ -320,7 +307,22 @@ func followed(ctx context.Context, db, config string) (copied, newest string, er
 		}
 	}
 	if err == nil && newest == "" {
-		err = fmt.Errorf("it has no transaction of the epoch %s", named.variable())
+		err = fmt.Errorf("it has no transaction of the epoch %s", in.variable())
+	}
+	return newest, err
+}
+
+// followed returns the last transaction in a copy that 'litestream restore -f' keeps, and the last one in the replica of
+// the epoch that is named beside it.
+func followed(ctx context.Context, db, config string) (copied, newest string, err error) {
+	text, _ := os.ReadFile(followerPath(db)) // it is not there while the first copy is made
+	copied = string(bytes.TrimSpace(text))
+	named, err := readEpochFile(epochPath(db))
+	if err != nil {
+		return copied, "", err
+	}
+	if db, err = filepath.Abs(db); err == nil {
+		newest, err = newestInReplica(ctx, named, db, config)
 	}
 	return copied, newest, err
 }

@@ -65,7 +65,7 @@ func (m *machineOfPair) install() {
 	until [ -e ` + m.o.env["WIDGETD_DB"] + `-promoting ] || ! kill -0 $pid 2>/dev/null; do sleep 0.002; done
 	sleep "$after"; kill -9 $pid 2>/dev/null; wait $pid; exit; fi
 exec ` + builtProgram(m.t) + ` "$@"`,
-		"systemctl": `pid=` + m.bin + `/follower.pid; running() { [ -e $pid ] && kill -0 $(cat $pid) 2>/dev/null; }
+		"systemctl": `pid=` + m.bin + `/follower.pid; running() { [ -e $pid ] && [ -e /proc/$(cat $pid)/exe ]; }
 case "$*" in
 is-active*) running ;;
 show*) echo WIDGETD_LITESTREAM=true $(cat '` + m.bin + `/peer' 2>/dev/null) ;;
