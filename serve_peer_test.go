@@ -434,7 +434,9 @@ func TestPromote_takesAFileThatNobodyHasOpenAndIsRunTwice(t *testing.T) {
 	o.fails("-peer must be", "peer", "follow")
 	writeFile(t, epochPath(db), "8\n")
 	o.fails("does not name an epoch", "promote")
+	o.close()
 	o.do("lead", "list") // without a peer it stops nobody
+	o.close()
 	writeFile(t, heardPath(db), "9-abc")
 	o.fails("does not name an epoch", "lead", "list")
 	o.fails("no service runs", "peer", "ignore")

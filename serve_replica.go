@@ -312,8 +312,8 @@ func newestInReplica(ctx context.Context, in epoch, db, config string) (newest s
 	return newest, err
 }
 
-// followed returns the last transaction in a copy that 'litestream restore -f' keeps, and the last one in the replica of
-// the epoch that is named beside it.
+// followed returns the last transaction in a copy that 'litestream restore -f' keeps, and the last one in the replica
+// of the epoch that is named beside it.
 func followed(ctx context.Context, db, config string) (copied, newest string, err error) {
 	text, _ := os.ReadFile(followerPath(db)) // it is not there while the first copy is made
 	copied = string(bytes.TrimSpace(text))

@@ -175,8 +175,8 @@ func epochsBeside(db string) (named, heard epoch, err error) {
 	return named, heard, errors.Join(err, heardErr)
 }
 
-// laterEpoch returns the number of the epoch of the peer of which a machine has heard beside a database; 0: of none that
-// counts. Without the file of it no other is read, so that a fault there stops nobody without a peer.
+// laterEpoch returns the number of the epoch of the peer of which a machine has heard, from the file beside a database;
+// 0: of none that counts. Without that file no other is read, so that a fault there stops nobody without a peer.
 func laterEpoch(db string) (int64, error) {
 	if !fileExists(heardPath(db)) {
 		return 0, nil
