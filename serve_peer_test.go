@@ -439,6 +439,7 @@ func TestPromote_takesAFileThatNobodyHasOpenAndIsRunTwice(t *testing.T) {
 	o.close()
 	writeFile(t, heardPath(db), "9-abc")
 	o.fails("does not name an epoch", "lead", "list")
+	must(t, os.Remove(heardPath(db)))
 	o.fails("no service runs", "peer", "ignore")
 	contains(t, o.do("promote", "-h"), "promote")
 }
