@@ -500,7 +500,8 @@ func TestStatus_asksTheStandbyAndOpensNoDatabase(t *testing.T) {
 	contains(t, status("-check"), "ok: nothing needs doing")
 	for path, want := range map[string]string{
 		"/v1/widget/health": `,"output":"this machine is the standby","standby":true,"checks":{}}`,
-		"/livez":            "200 alive\n", "/v1/widget/leads": "503 ", "/peer/": "404 ", "/pay/x": "503 ", "/": "503 "} {
+		"/livez":            "200 alive\n",
+		"/v1/widget/leads":  "503 ", "/peer/": "404 ", "/pay/x": "503 ", "/": "503 "} {
 		a, err := send(newClient(t), "GET", strings.TrimSuffix(p.base, "/v1")+path, "")
 		must(t, err)
 		contains(t, fmt.Sprint(a.status, " ", a.body), want)
