@@ -116,6 +116,20 @@ type chore struct {
 	run        func(ctx context.Context) error
 }
 
+// every calls f at each interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, f func()) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			f()
+		}
+	}
+}
+
 func (rt *route) method() string { m, _, _ := strings.Cut(rt.pattern, " "); return m }
 
 func (rt *route) path() string { _, p, _ := strings.Cut(rt.pattern, " "); return p }

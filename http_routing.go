@@ -23,6 +23,10 @@ var errNoBaseURL = errors.New("the database has no base address: run 'widgetd ba
 
 // refresh rebuilds the mux when the base addresses have changed.
 func (s *server) refresh() error {
+	if s.store.standsBy() { // then nobody knows the base addresses
+		s.routing.CompareAndSwap(nil, &routing{mux: http.NewServeMux()})
+		return nil
+	}
 	bases, err := s.store.baseURLs()
 	if err != nil {
 		return err

@@ -40,11 +40,10 @@ CREATE TABLE epoch (
   id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row, which is always there
   number      INTEGER NOT NULL CHECK (number >= 0),                  -- of this database; 0: never promoted
   name        TEXT NOT NULL,                                         -- random, to tell epochs with the same number apart
-  known       INTEGER NOT NULL CHECK (known >= number),              -- the highest number that it has heard of
   began_at    TEXT NOT NULL CHECK (began_at IS strftime('%Y-%m-%dT%H:%M:%SZ', began_at, '+0 days')), -- when it was promoted; of number 0: when it was made or upgraded
   identity    TEXT NOT NULL                                          -- random, of this file: a copy has another, so that it is known to which file a write-ahead log belongs
 ) STRICT;
-INSERT INTO epoch SELECT 1, 0, '', 0, strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), lower(hex(randomblob(16)));
+INSERT INTO epoch SELECT 1, 0, '', strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), lower(hex(randomblob(16)));
 
 CREATE TABLE proofs (
   what        TEXT PRIMARY KEY CHECK (what IN ('replica', 'backup')), -- what was restored and checked

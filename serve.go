@@ -135,28 +135,23 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	if e.on("standby") {
-		readKeys := func() (*keyring, error) { return loadKeyring(keyFile) }
-		b := newStandby(db, readKeys, o.trusted, log)
-		b.config, b.supervisor = e.getenv("LITESTREAM_CONFIG"), o.supervisor
-		return serveStandby(e.ctx, listener, b)
+	st, of := absentStore(db), []noun(nil) // the standby's
+	if !e.on("standby") {
+		of = e.nouns
+		if st, err = e.openServed(db, log); err != nil {
+			return errors.Join(err, listener.Close())
+		}
+		if o.noRoots = noRoots(e.getenv); o.noRoots {
+			log.Warn(noRootsText, "advice", callFaults[callUnverified])
+		}
 	}
-	st, err := openStore(db, storeOptions{noCheckpoints: e.on("litestream")})
-	if err != nil {
-		return errors.Join(err, listener.Close())
-	}
-	if err := st.refuseDemo(st.path); err != nil {
-		return errors.Join(err, listener.Close(), st.close())
-	}
-	if err := st.settleIdentityFile(true); err != nil {
-		log.Warn("a write-ahead log of another file would not be noticed at the next start", "error", err)
-	}
-	o.statusSocket, o.synchronised, o.noRoots = socketPath(db), kernelSynchronised, noRoots(e.getenv)
-	if o.noRoots {
-		log.Warn(noRootsText, "advice", callFaults[callUnverified])
-	}
-	s, err := newServer(st, keys, o, log, e.nouns)
-	if err == nil {
+	o.statusSocket, o.synchronised = socketPath(db), kernelSynchronised
+	s, err := newServer(st, keys, o, log, of)
+	switch {
+	case err != nil:
+	case st.standsBy():
+		s.standBy(e.getenv("LITESTREAM_CONFIG"))
+	default:
 		_, err = s.joinPair(e.str("peer"))
 	}
 	if err == nil {
@@ -172,6 +167,21 @@ func serveCommand(e *env) error {
 		log.Warn("a start that nobody asked for can't be noted", "error", err)
 	}
 	return s.serveUntil(e.ctx, listener, keyFile)
+}
+
+// openServed opens the database for the service.
+func (e *env) openServed(db string, log *slog.Logger) (*store, error) {
+	st, err := openStore(db, storeOptions{noCheckpoints: e.on("litestream")})
+	if err != nil {
+		return nil, err
+	}
+	if err := st.refuseDemo(st.path); err != nil {
+		return nil, errors.Join(err, st.close())
+	}
+	if err := st.settleIdentityFile(true); err != nil {
+		log.Warn("a write-ahead log of another file would not be noticed at the next start", "error", err)
+	}
+	return st, nil
 }
 
 // readServerOptions returns the options that the handlers need, or a usageError.
@@ -324,8 +334,11 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	}
 
 	stopStatus := s.startStatus()
-	s.log.Info("serving", "addr", listener.Addr().String(), "base_url", s.routing.Load().bases[0].URL,
-		"release", buildName())
+	as := slog.String("role", "standby")
+	if !s.store.standsBy() {
+		as = slog.String("base_url", s.routing.Load().bases[0].URL)
+	}
+	s.log.Info("serving", "addr", listener.Addr().String(), as, "release", buildName())
 
 	served := make(chan error, 1)
 	s.working.Go(func() { served <- web.Serve(listener) })
@@ -366,27 +379,6 @@ func newWeb(h http.Handler, log *slog.Logger) *http.Server {
 		DisableGeneralOptionsHandler: true} // its answer to OPTIONS * has no request id
 }
 
-// serveStandby answers in place of the service until ctx ends or the listener fails.
-func serveStandby(ctx context.Context, listener net.Listener, b *standby) error {
-	web, served := newWeb(b, b.log), make(chan error, 1)
-	go func() { served <- web.Serve(listener) }()
-	go every(ctx, peerInterval, func() { b.checkFollower(ctx, time.Now()) })
-	defer b.startStatus()()
-	b.log.Info("serving", "addr", listener.Addr().String(), "role", "standby", "release", buildName())
-	b.supervisor.tell("READY=1", b.log)
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	b.supervisor.tell("STOPPING=1", b.log)
-	stop, cancel := context.WithTimeout(context.Background(), stopTimeout)
-	defer cancel()
-	err := web.Shutdown(stop)
-	b.log.Info("stopped")
-	return err
-}
-
 // What runs in the background of the service: polling the files for changes, and the chores of
 // the wings, such as time-driven transitions (lapsed seats, expiry).
 
@@ -409,20 +401,6 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 			s.log.Warn("the base addresses can't be read", "error", err)
 		}
 	})
-}
-
-// every calls f at each interval until ctx ends.
-func every(ctx context.Context, interval time.Duration, f func()) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			f()
-		}
-	}
 }
 
 // runChores runs the chores of every wing every upkeepInterval until ctx ends. Every

@@ -109,6 +109,11 @@ func (s *server) healthReport() *healthReport {
 
 // reportOf returns the report of the database's health and of everything else that health tells of.
 func (s *server) reportOf(found *healthProbe) *healthReport {
+	now := s.store.standing()
+	if now.duty == dutyStandby {
+		return &healthReport{Status: healthFail, Version: "1", ReleaseID: buildName(), Output: now.reason,
+			Standby: true, Checks: map[string][]healthProbe{}}
+	}
 	report := &healthReport{Status: found.Status, Version: "1", ReleaseID: buildName(), Output: found.Output,
 		Checks: map[string][]healthProbe{"sqlite:responseTime": {*found}}}
 	if met := s.store.met.damageMet(); met != nil && met.Write {
@@ -130,7 +135,6 @@ func (s *server) reportOf(found *healthProbe) *healthReport {
 	}
 	report.worsen(healthWarn, string(s.compareClock(s.readClocks())))
 	report.worsen(healthWarn, s.health.unproven(s.now()))
-	now := s.store.standing()
 	if report.worsen(healthWarn, now.reason); now.duty == dutyFenced || s.draining.Load() {
 		report.Status, report.Output = healthFail, now.reason
 	}
@@ -176,7 +180,8 @@ func (s *server) walReason() string {
 func (s *server) checkHealth() *healthProbe {
 	h, now := &s.health, s.now()
 	h.mu.Lock()
-	if h.running == nil && !closerThan(healthInterval, h.at, now) && !s.draining.Load() {
+	if h.running == nil && !closerThan(healthInterval, h.at, now) && !s.draining.Load() &&
+		!s.store.standsBy() {
 		h.running, h.began = make(chan struct{}), now
 		if h.waiting.IsZero() {
 			h.waiting = now

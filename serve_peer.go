@@ -14,14 +14,15 @@ import (
 	"time"
 )
 
-// The peer is the other machine of a pair, of which one serves and the other is a warm standby. The one that serves
-// asks it once a minute for its epoch, so that an old machine that is started again does nothing beside the one that
-// was promoted. What it may do by the answer is its standing (store_epoch.go).
+// The peer is the other machine of a pair, of which one serves and the other is a warm standby: the same server,
+// without a database. The one that serves asks its peer once a minute for its epoch, so that an old machine that is
+// started again does nothing beside the one that was promoted. What a machine may do by that is its standing
+// (store_epoch.go).
 
 const (
 	peerPath       = "/peer/"
 	peerInterval   = time.Minute     // between two questions
-	peerLimit      = 5 * time.Second // for a question and its answer, and for writing down an epoch
+	peerLimit      = 5 * time.Second // for a question and its answer
 	peerRate       = 60              // questions a minute that an address may ask
 	maxPeerMessage = 1 << 10         // bytes
 )
@@ -145,23 +146,31 @@ func newPeerCall(address string) (peerCall, error) {
 	}, nil
 }
 
-// A peerWatch asks the peer, and sets the standing of this machine by what it answers.
-type peerWatch struct {
+// A pairing is what a machine does as one of a pair: it answers the peer and, if it serves, asks it.
+type pairing struct {
 	server  *server
 	self    peerMessage
-	call    peerCall
-	mislaid bool // no answer ends that this machine waits: it must be promoted
+	call    peerCall // of one that serves: the standby asks nothing
+	config  string   // of Litestream, on the standby; "": its own default
+	mislaid bool     // no answer ends that this machine waits: it must be promoted
 
-	mu    sync.Mutex
-	known int64 // the latest epoch of which the database knows
+	mu        sync.Mutex
+	otherKeys bool      // the key file of the peer had another list of keys at its last question
+	copied    string    // the last transaction that the follower has applied, when it was looked at last
+	behind    time.Time // since when the replica has a later one, or can't be read; zero: it has not
+	stalled   bool      // that lasts for followerStalled
 }
+
+// followerStalled is how long the copy may stay behind the replica without a change.
+const followerStalled = 5 * time.Minute
 
 // joinPair has a service that does not run yet watch and answer the peer at an address. Until that has answered, the
 // service waits. Without an address it does nothing, unless another machine was promoted.
-func (s *server) joinPair(address string) (*peerWatch, error) {
+func (s *server) joinPair(address string) (*pairing, error) {
 	switch {
 	case address == "" && s.store.fenced():
-		return nil, errors.New("another machine was promoted: make this one the standby, or run 'widgetd promote'")
+		return nil, errors.New("another machine was promoted: make this one the standby with 'pair follow'; if it is " +
+			"to serve instead, run 'widgetd promote -force'")
 	case address == "":
 		return nil, nil
 	}
@@ -183,7 +192,7 @@ func (s *server) joinPair(address string) (*peerWatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &peerWatch{server: s, call: call, known: own.Known, mislaid: named.String() != own.String(),
+	p := &pairing{server: s, call: call, mislaid: named.String() != own.String(),
 		self: peerMessage{Machine: randomText(16), Serves: true, Number: own.Number, Name: own.Name}}
 	p.become(dutyWaiting, reasonSilent)
 	if p.mislaid {
@@ -195,45 +204,116 @@ func (s *server) joinPair(address string) (*peerWatch, error) {
 	return p, s.refresh()
 }
 
+// standBy has a server without a database, which does not run yet, answer health and the peer, and look after the copy.
+// config is Litestream's configuration.
+func (s *server) standBy(config string) *pairing {
+	p := &pairing{server: s, config: config, self: peerMessage{Machine: randomText(16)}}
+	s.roots = []rootPath{{path: peerPath, serve: p.answer}, {path: "/", serve: s.answerAsStandby}}
+	s.workers = []func(context.Context){p.run, func(ctx context.Context) { every(ctx, time.Second, p.look) }}
+	p.look()
+	return p
+}
+
+// answerAsStandby answers everything but the peer: health at any base address, which only the database knows.
+func (s *server) answerAsStandby(w *response, r *http.Request) {
+	switch {
+	case r.URL.Path == "/livez":
+		s.getLiveness(w, r)
+	case strings.HasSuffix(r.URL.Path, "/widget/health"):
+		report, _ := s.getHealth(r.Context(), nil, noMembers{})
+		s.write(w, *report)
+	default:
+		s.fail(w, r, &refusal{code: codeStorage, retryAfter: 30 * time.Second, detail: "This machine is the standby."})
+	}
+}
+
 // become changes the standing, and logs that.
-func (p *peerWatch) become(next duty, reason string) {
+func (p *pairing) become(next duty, reason string) {
 	switch {
 	case !p.server.store.become(standing{next, reason}):
 	case reason == "":
 		p.server.log.Info("the peer leaves the work to this machine", "epoch", p.self.epoch().String())
+	case reason == reasonStandby:
+		p.server.log.Info(reason)
 	default:
-		p.server.log.Warn(reason, "epoch", p.self.epoch().String())
+		p.server.log.Warn(reason)
 	}
 }
 
-// learn takes it that the peer serves in the epoch of a message, or has done so at some time. If that is a later one,
-// this machine writes nothing more but that, so that no process writes here any more, also after a restart. What can't
-// be written is tried again when the peer says it again.
-func (p *peerWatch) learn(m *peerMessage) {
+// learn takes it that the peer serves in the epoch of a message, or has done so at some time. The latest such epoch is
+// kept beside the database: if it is later than this machine's own, nothing is written here any more, by commands
+// neither, also after a restart. What can't be kept is tried again when the peer says it again.
+func (p *pairing) learn(m *peerMessage, keys *keyring) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !m.Serves || m.Number <= p.known {
+	db, own, said := p.server.store.path, p.self.epoch(), m.epoch()
+	named, heard, _ := epochsBeside(db) // joinPair and fault tell of the error
+	if !p.self.Serves {
+		own = named // of the copy
+	}
+	if !m.Serves || said.Number < max(own.Number, heard.Number) || p.self.Serves && said.Number == own.Number {
 		return
 	}
-	p.become(dutyFenced, reasonSuperseded)
-	if p.server.store.standing().reason == reasonFollowed { // then Litestream alone writes
-		return
+	if p.self.Serves {
+		p.become(dutyFenced, reasonSuperseded)
 	}
-	limited, cancel := context.WithTimeout(context.Background(), peerLimit)
-	defer cancel()
-	err := p.server.store.updateFenced(limited, func(t *tx) error {
-		t.learnEpoch(m.Number)
-		return nil
-	})
-	if err != nil {
-		p.server.log.Warn(faultEpoch, "error", err)
-		return
+	if said.outdates(heard) {
+		if err := writeEpochFile(heardPath(db), said); err != nil {
+			p.server.log.Warn(faultEpoch, "error", err)
+		}
 	}
-	p.known = m.Number
+	p.otherKeys = !m.hasKeys(keys)
+}
+
+// look sets what health says of the standby.
+func (p *pairing) look() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	reason := reasonStandby
+	if fault := p.fault(); fault != "" {
+		reason += ", and " + fault
+	}
+	p.become(dutyStandby, reason)
+}
+
+// fault returns what is wrong with the standby; "": nothing. The caller holds p.mu.
+func (p *pairing) fault() string {
+	named, heard, err := epochsBeside(p.server.store.path)
+	switch {
+	case err != nil || heard.outdates(named):
+		return faultFollows
+	case p.server.keysStale.Load():
+		return faultKeyFile
+	case p.otherKeys:
+		return faultKeyLists
+	case p.stalled:
+		return faultStalled
+	}
+	return ""
+}
+
+// compare notes whether the copy follows the replica: 'litestream restore -f' may stall in silence (litestream#1515).
+// Its unit starts it again.
+func (p *pairing) compare(ctx context.Context, now time.Time) {
+	copied, newest, err := followed(ctx, p.server.store.path, p.config)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err == nil && newest <= copied:
+		p.behind, p.stalled = time.Time{}, false
+	case copied != p.copied || p.behind.IsZero():
+		p.behind, p.stalled = now, false
+	case now.Sub(p.behind) >= followerStalled:
+		p.stalled = true
+		p.server.log.Warn(faultStalled, "copy", copied, "replica", newest, "error", err)
+	}
+	p.copied = copied
 }
 
 // check asks the peer once, and acts on its answer. Without one, everything stays as it is.
-func (p *peerWatch) check(ctx context.Context) {
+func (p *pairing) check(ctx context.Context) {
 	keys := p.server.keys.Load()
 	m, err := p.self.ask(ctx, keys, p.call)
 	switch {
@@ -243,7 +323,7 @@ func (p *peerWatch) check(ctx context.Context) {
 		p.server.log.Warn(faultPeer, "error", err)
 		return
 	}
-	p.learn(m)
+	p.learn(m, keys)
 	switch {
 	case p.mislaid:
 	case m.Serves && m.Number == p.self.Number:
@@ -257,17 +337,15 @@ func (p *peerWatch) check(ctx context.Context) {
 	}
 }
 
-// run asks the peer at once, and then every peerInterval until ctx ends.
-func (p *peerWatch) run(ctx context.Context) {
-	tick := time.NewTicker(peerInterval)
-	defer tick.Stop()
-	for p.check(ctx); ; p.check(ctx) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+// run asks the peer or, on the standby, compares the copy with the replica, at once and then every peerInterval until
+// ctx ends.
+func (p *pairing) run(ctx context.Context) {
+	once := func() { p.check(ctx) }
+	if !p.self.Serves {
+		once = func() { p.compare(ctx, p.server.steady()) }
 	}
+	once()
+	every(ctx, peerInterval, once)
 }
 
 // lookForFollower ends all writing if 'litestream restore -f' was started on the database.
@@ -278,16 +356,19 @@ func (s *server) lookForFollower() {
 }
 
 // answer answers a question of the peer.
-func (p *peerWatch) answer(w *response, r *http.Request) {
-	s := p.server
+func (p *pairing) answer(w *response, r *http.Request) {
+	s, self, keys := p.server, p.self, p.server.keys.Load()
+	p.mu.Lock()
+	self.Behind = p.stalled
+	p.mu.Unlock()
 	err := s.limitAddress("peer", s.address(r), peerRate)
 	var asked *peerMessage
 	var text []byte
 	if err == nil {
-		asked, text, err = p.self.answer(s.keys.Load(), r)
+		asked, text, err = self.answer(keys, r)
 	}
 	if err == nil {
-		p.learn(asked)
+		p.learn(asked, keys)
 		if s.store.fenced() && s.outbound.flying.Load() > 0 {
 			err = errFenced // it asks again: until these calls have ended, it must not do the same
 		}

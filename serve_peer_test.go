@@ -25,12 +25,12 @@ type pair struct {
 	a, b    *service
 	address string      // of the peer of each; nothing is sent there
 	cut     atomic.Bool // no question arrives
-	watches map[*service]*peerWatch
+	watches map[*service]*pairing
 }
 
 func newPair(t *testing.T) *pair {
 	p := &pair{a: newService(t), b: newService(t), address: "http://10.0.0.2:8080",
-		watches: map[*service]*peerWatch{}}
+		watches: map[*service]*pairing{}}
 	p.b.keys = p.a.keys
 	p.start(p.a, p.b)
 	p.start(p.b, p.a)
@@ -49,7 +49,10 @@ func (p *pair) startBeside(s *service, f http.HandlerFunc) {
 	how := s.server.serverOptions
 	var err error
 	s.store.stands.Store(nil)
-	if e, err := s.store.epoch(); err == nil && e.superseded() { // as when it is opened
+	own, ownErr := s.store.epoch()
+	_, heard, heardErr := epochsBeside(s.store.path)
+	s.check(errors.Join(ownErr, heardErr))
+	if heard.Number > own.Number { // as when it is opened
 		s.store.become(standing{dutyFenced, reasonSuperseded})
 	}
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), nouns())
@@ -295,11 +298,7 @@ func TestPeer_commandsWriteNothingIntoASupersededDatabaseAndItIsNotServedWithout
 	t.Parallel()
 	o := newOperator(t)
 	o.do("lead", "list")
-	o.change(func(t *tx) error {
-		t.learnEpoch(3)
-		return nil
-	})
-	o.close()
+	o.hears(3)
 	o.fails("nothing was written", "token", "issue", "-scope", scopeStats)
 	keys := fileText(t, o.env["WIDGETD_KEY"])
 	for _, change := range [][]string{{"add"}, {"rotate", "-force"}, {"retire", "x"}} {
@@ -308,7 +307,7 @@ func TestPeer_commandsWriteNothingIntoASupersededDatabaseAndItIsNotServedWithout
 	}
 	o.fails("another machine was promoted", "serve", "-addr", "127.0.0.1:0")
 	contains(t, o.do("status"), "another machine has 3")
-	contains(t, o.do("promote"), "epoch 4-")
+	contains(t, o.do("promote", "-force"), "epoch 4-")
 	o.do("token", "issue", "-scope", scopeStats)
 }
 
@@ -417,7 +416,7 @@ func TestPromote_takesAFileThatNobodyHasOpenAndIsRunTwice(t *testing.T) {
 	must(t, stdin.Close())
 	must(t, holder.Wait())
 	for number := 1; number <= 2; number++ {
-		made := o.object("promote")
+		made := o.object("promote", "-force") // there is no replica
 		e, err := readEpochFile(epochPath(db))
 		must(t, err)
 		equal(t, "the number", e.Number, int64(number))
@@ -435,6 +434,12 @@ func TestPromote_takesAFileThatNobodyHasOpenAndIsRunTwice(t *testing.T) {
 	o.fails("-peer must be", "peer", "follow")
 	writeFile(t, epochPath(db), "8\n")
 	o.fails("does not name an epoch", "promote")
+	o.close()
+	o.do("lead", "list") // without a peer it stops nobody
+	o.close()
+	writeFile(t, heardPath(db), "9-abc")
+	o.fails("does not name an epoch", "lead", "list")
+	must(t, os.Remove(heardPath(db)))
 	o.fails("no service runs", "peer", "ignore")
 	contains(t, o.do("promote", "-h"), "promote")
 }
@@ -454,7 +459,7 @@ func TestPromote_goesOnWhereverItWasBrokenOff(t *testing.T) {
 	o.fails("does not name an epoch", "promote")
 	must(t, os.Remove(epochPath(db)))
 	must(t, os.MkdirAll(filepath.Join(epochPath(db)+".new", "x"), 0o700))
-	o.fails("directory not empty", "promote")
+	o.fails("directory not empty", "promote", "-force")
 	if _, err := os.Stat(followerPath(db)); err == nil {
 		t.Error("a follower would go on with a file that was begun to be promoted")
 	}
@@ -555,25 +560,39 @@ func TestPromote_refusesAFileThatMissesKeysOrALaterEpoch(t *testing.T) {
 	o.do("check") // nobody expects these tokens to work
 }
 
-// standbyWith returns a standby that has keys, with a new directory.
-func standbyWith(t testing.TB, keys *keyring) *standby {
-	return newStandby(filepath.Join(t.TempDir(), "widgetd.db"), func() (*keyring, error) { return keys, nil }, nil,
-		slog.New(slog.DiscardHandler))
+// A standbyMachine is a standby, whose key file is beside its copy.
+type standbyMachine struct {
+	*server
+	pairing *pairing
+	keyFile string
 }
 
-// standbyOf returns a standby whose files are in a new directory, with the keys of a service, and the file of the keys.
-func standbyOf(s *service) (b *standby, keyFile string) {
-	b = standbyWith(s.t, s.keys)
-	keyFile = filepath.Join(filepath.Dir(b.db), "widgetd.key")
-	b.keys = func() (*keyring, error) { return loadKeyring(keyFile) }
-	b = newStandby(b.db, b.keys, nil, slog.New(slog.NewTextHandler(s.log, nil)))
-	s.check(s.keys.save(keyFile, true))
-	return b, keyFile
+// newStandbyMachine makes the standby of the copy at a path, with keys.
+func newStandbyMachine(t testing.TB, db string, keys *keyring, log io.Writer) *standbyMachine {
+	t.Helper()
+	keyFile := filepath.Join(filepath.Dir(db), "standby.key")
+	must(t, keys.save(keyFile, true))
+	s, err := newServer(absentStore(db), keys, serverOptions{}, slog.New(slog.NewTextHandler(log, nil)), nil)
+	must(t, err)
+	return &standbyMachine{s, s.standBy(""), keyFile}
+}
+
+// standbyWith returns a standby that has keys, with a new directory.
+func standbyWith(t testing.TB, keys *keyring) *standbyMachine {
+	t.Helper()
+	return newStandbyMachine(t, filepath.Join(t.TempDir(), "widgetd.db"), keys, io.Discard)
+}
+
+// looks has a standby look at its files, as it does each second.
+func (b *standbyMachine) looks() {
+	b.followKeys(b.keyFile)
+	b.pairing.look()
 }
 
 // says compares what the health of a standby says is wrong.
-func (b *standby) says(t *testing.T, want string) {
+func (b *standbyMachine) says(t *testing.T, want string) {
 	t.Helper()
+	b.looks()
 	w := httptest.NewRecorder()
 	b.ServeHTTP(w, httptest.NewRequest("GET", "/v1/widget/health", nil))
 	if want != "" {
@@ -582,10 +601,17 @@ func (b *standby) says(t *testing.T, want string) {
 	contains(t, w.Body.String(), `"this machine is the standby`+want+`"`)
 }
 
+// hears has a stopped machine hear of an epoch.
+func (o *operator) hears(number int64) {
+	o.t.Helper()
+	o.close()
+	must(o.t, writeEpochFile(heardPath(o.env["WIDGETD_DB"]), epoch{Number: number, Name: "abc"}))
+}
+
 func TestPeer_bothWarnWhileTheirKeyFilesHaveOtherLists(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
-	b, keyFile := standbyOf(p.a)
+	b := newStandbyMachine(t, filepath.Join(t.TempDir(), "widgetd.db"), p.a.keys, p.a.log)
 	p.startBeside(p.a, b.ServeHTTP)
 	both := func(want string) {
 		t.Helper()
@@ -603,7 +629,8 @@ func TestPeer_bothWarnWhileTheirKeyFilesHaveOtherLists(t *testing.T) {
 		if i == 0 {
 			equal(t, "lines of the log", strings.Count(p.a.log.String(), faultKeyLists), 2) // one of each
 		}
-		must(t, keys.save(keyFile, true))
+		must(t, keys.save(b.keyFile, true))
+		b.looks()
 		both("")
 	}
 }
@@ -611,62 +638,22 @@ func TestPeer_bothWarnWhileTheirKeyFilesHaveOtherLists(t *testing.T) {
 func TestStandby_keepsTheLatestEpochThatItHasHeardOf(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
-	b, _ := standbyOf(p.a)
+	db := filepath.Join(t.TempDir(), "widgetd.db")
+	b := newStandbyMachine(t, db, p.a.keys, p.a.log)
 	p.a.promoted(2)
 	p.startBeside(p.a, b.ServeHTTP)
 	b.says(t, "")
 	p.asks(p.a)
 	b.says(t, faultFollows)
 	contains(t, p.a.log.String(), faultFollows)
-	again, _ := standbyOf(p.a)
-	again.db = b.db
-	again.says(t, faultFollows)
+	newStandbyMachine(t, db, p.a.keys, io.Discard).says(t, faultFollows)
 	own := fileText(t, epochPath(p.a.store.path))
 	p.b.promoted(1) // an old machine asks, too
 	p.startBeside(p.b, b.ServeHTTP)
 	p.asks(p.b)
-	equal(t, "what it keeps", fileText(t, heardPath(b.db)), own)
-	writeFile(t, epochPath(b.db), own)
+	equal(t, "what it keeps", fileText(t, heardPath(db)), own)
+	writeFile(t, epochPath(db), own)
 	b.says(t, "")
-	writeFile(t, epochPath(b.db), "WIDGETD_EPOCH=2-other\n") // both were promoted apart
+	writeFile(t, epochPath(db), "WIDGETD_EPOCH=2-other\n") // both were promoted apart
 	b.says(t, faultFollows)
-}
-
-func TestStandby_answersHealthAndItsPeerAndOpensNoDatabase(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	db := o.env["WIDGETD_DB"]
-	must(t, os.WriteFile(db, []byte("torn"), 0o600))
-	keys, err := loadKeyring(o.env["WIDGETD_KEY"])
-	must(t, err)
-	b := newStandby(db, func() (*keyring, error) { return keys, nil }, nil, slog.New(slog.DiscardHandler))
-	b.steady = standsStill()
-	web := httptest.NewServer(b)
-	defer web.Close()
-	client, root := newClient(t), web.URL
-	a, err := send(client, "GET", root+"/v1/widget/health", "")
-	must(t, err)
-	a.t = t
-	a.is(503).has("Content-Type: application/health+json").says(fmt.Sprintf(`{"status":"fail","version":"1",`+
-		`"releaseId":%q,"output":"this machine is the standby","standby":true,"checks":{}}`+"\n", a.text("releaseId")))
-	if a, err = send(client, "GET", root+"/livez", ""); err != nil || a.status != 200 {
-		t.Fatal(a, err)
-	}
-	a, err = send(client, "POST", root+"/v1/widget/leads", "{}")
-	must(t, err)
-	a.t = t
-	equal(t, "the problem", a.is(503).text("code"), "storage_unavailable")
-	call, err := newPeerCall(root)
-	must(t, err)
-	m, err := peerMessage{}.ask(t.Context(), keys, call)
-	must(t, err)
-	equal(t, "it serves", m.Serves, false)
-	last := 0
-	for range peerRate + 1 {
-		a, err = send(client, "POST", root+peerPath, "{}")
-		must(t, err)
-		last = a.status
-	}
-	equal(t, "the last of many questions", last, 429)
-	equal(t, "the database", fileText(t, db), "torn")
 }

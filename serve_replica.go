@@ -41,17 +41,22 @@ var (
 		help: "then restore the file into a directory of its own, and check that as 'replica verify' does"}
 )
 
-var replicaCommands = []command{{"replica verify", "", "prove that the replica can be restored: restore it, check " +
-	"it, and look for what was written just before", []option{optLitestreamConfig, optLitestreamSocket, optProofDir},
-	replicaVerify}}
+var replicaCommands = []command{
+	{"replica verify", "", "prove that the replica can be restored: restore it, check it, and look for what was " +
+		"written just before", []option{optLitestreamConfig, optLitestreamSocket, optProofDir}, replicaVerify},
+	{"replica wait", "", "on a standby, wait up to 10 minutes until the copy that 'litestream restore -f' keeps has " +
+		"all that the replica has", []option{optLitestreamConfig}, copyWait},
+}
 
 const (
-	oldestLitestream = "0.5.17"        // the first without a fault of SQLite that loses committed pages
-	replicaWait      = time.Minute     // for the replica to have what was written just before
-	replicaLists     = 5 * time.Second // for what it has to be listed then
-	restoreLimit     = 12 * time.Hour  // for restoring: one that stalls is an error
-	roomToSpare      = 64 << 20        // bytes that a restored copy leaves to everybody else
-	maxFaultText     = 500             // bytes of what is kept of an error
+	oldestLitestream = "0.5.17"         // the first without a fault of SQLite that loses committed pages
+	replicaWait      = time.Minute      // for the replica to have what was written just before
+	replicaLists     = 5 * time.Second  // for what it has to be listed then
+	copyPatience     = 10 * time.Minute // for a copy to have what the replica has
+	copyLists        = 30 * time.Second // for Litestream to list the replica
+	restoreLimit     = 12 * time.Hour   // for restoring: one that stalls is an error
+	roomToSpare      = 64 << 20         // bytes that a restored copy leaves to everybody else
+	maxFaultText     = 500              // bytes of what is kept of an error
 )
 
 // A proving is one try to prove that the database can be restored.
@@ -228,17 +233,14 @@ func (p *proving) awaitListed(txid uint64) error {
 	limited, cancel := context.WithTimeout(p.env.ctx, replicaLists)
 	defer cancel()
 	for {
-		var plan struct {
-			TXID string `json:"max_txid"`
-		}
-		err := p.litestream(limited, &plan, p.env.litestreamRestore(p.copy, p.db, "-json", "-dry-run")...)
-		if has, _ := strconv.ParseUint(plan.TXID, 16, 64); err == nil && has >= txid {
+		newest, err := newestInReplica(limited, p.in, p.db, p.env.str("config"))
+		if has, _ := strconv.ParseUint(newest, 16, 64); err == nil && has >= txid {
 			return nil
 		}
 		select {
 		case <-limited.Done():
 			return fmt.Errorf("the replica of the epoch %s does not have the transaction %d that Litestream says it "+
-				"has, but %s: does its path name %s?", p.in.variable(), txid, cmp.Or(plan.TXID, fmt.Sprint(err)),
+				"has, but %s: does its path name %s?", p.in.variable(), txid, cmp.Or(newest, fmt.Sprint(err)),
 				epochVariable)
 		case <-time.After(replicaLists / 10):
 		}
@@ -280,6 +282,84 @@ func runLitestream(ctx context.Context, in epoch, args ...string) ([]byte, error
 		err = errors.New(cmp.Or(last, err.Error()))
 	}
 	return out, err
+}
+
+// newestInReplica returns the last transaction (TXID) in the replica of an epoch. Snapshots (level 9) do not count: a
+// follower does not apply them, and one may be ahead of the transactions, never of those that were confirmed.
+func newestInReplica(ctx context.Context, in epoch, db, config string) (newest string, err error) {
+	args := []string{"ltx", "-level", "all", "-json"}
+	if config != "" {
+		args = append(args, "-config", config)
+	}
+	limited, cancel := context.WithTimeout(ctx, copyLists)
+	defer cancel()
+	out, err := runLitestream(limited, in, append(args, db)...)
+	var files []struct {
+		Level int
+		TXID  string `json:"max_txid"`
+	}
+	if err == nil {
+		err = json.Unmarshal(out, &files)
+	}
+	for _, file := range files {
+		if file.Level != 9 {
+			newest = max(newest, file.TXID)
+		}
+	}
+	if err == nil && newest == "" {
+		err = fmt.Errorf("it has no transaction of the epoch %s", in.variable())
+	}
+	return newest, err
+}
+
+// followed returns the last transaction in a copy that 'litestream restore -f' keeps, and the last one in the replica
+// of the epoch that is named beside it.
+func followed(ctx context.Context, db, config string) (copied, newest string, err error) {
+	text, _ := os.ReadFile(followerPath(db)) // it is not there while the first copy is made
+	copied = string(bytes.TrimSpace(text))
+	named, err := readEpochFile(epochPath(db))
+	if err != nil {
+		return copied, "", err
+	}
+	if db, err = filepath.Abs(db); err == nil {
+		newest, err = newestInReplica(ctx, named, db, config)
+	}
+	return copied, newest, err
+}
+
+// copiedTo returns the last transaction of a copy, or an error unless that is the last one of the replica, too. Then no
+// page of a later one is in it, as while the follower applies one.
+func copiedTo(ctx context.Context, db, config string) (txid string, err error) {
+	copied, newest, err := followed(ctx, db, config)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("what the replica has can't be told: %w", err)
+	case copied < newest:
+		return "", fmt.Errorf("the copy has come to the transaction %s, and the replica has %s: let the follower go "+
+			"on, and have nobody else write", cmp.Or(copied, "0"), newest)
+	}
+	return copied, nil
+}
+
+// copyWait runs 'widgetd replica wait'.
+func copyWait(e *env) error {
+	db, err := e.file("db")
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(e.ctx, copyPatience)
+	defer cancel()
+	for {
+		txid, err := copiedTo(limited, db, e.str("config"))
+		if err == nil {
+			return e.done("the copy has all that the replica has, up to the transaction " + txid)
+		}
+		select {
+		case <-limited.Done():
+			return err
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // versionOfLitestream returns the version of the Litestream that replicates, or if that can't be asked of the program

@@ -61,7 +61,7 @@ type serviceStatus struct {
 	Unreadable []string       `json:"unreadable"`  // the first row of each table that can't be read, and why
 	Calls      *callsFailing  `json:"calls"`       // that most calls to different hosts fail alike; null: they don't
 	NoRoots    bool           `json:"no_certificates"`
-	Standby    bool           `json:"standby,omitempty"` // it knows only the members before Clock
+	Standby    bool           `json:"standby,omitempty"`
 }
 
 // callsFailing says how most calls to different hosts fail.
@@ -77,6 +77,11 @@ func (s *server) serviceStatus() *serviceStatus {
 		Output: report.Output, Clock: s.compareClock(s.readClocks()), Litestream: s.store.noCheckpoints,
 		LastMinute: []routeCount{}, Refusals: []refusalCount{}, Damage: s.store.met.damageMet(),
 		Callers: append([]callerRow{}, s.metrics.mostCallers(s.steady(), statusRows)...), NoRoots: s.noRoots}
+	if v.Standby = report.Standby; v.Standby { // its health fails, so that nobody is sent to it
+		if v.Health = healthPass; v.Output != reasonStandby {
+			v.Health = healthWarn
+		}
+	}
 	for i, c := range v.Callers {
 		if a, err := s.cachedAccount(c.AccountID); c.AccountID != "" && err == nil {
 			v.Callers[i].Account = a.Name

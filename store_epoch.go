@@ -17,7 +17,7 @@ import (
 type epoch struct {
 	Number  int64  `json:"number"` // 0: never promoted
 	Name    string `json:"name"`
-	Known   int64  `json:"known"` // the highest number that this database has heard of
+	Known   int64  `json:"known"` // the highest number that this machine has heard of
 	BeganAt stamp  `json:"began_at"`
 }
 
@@ -29,17 +29,14 @@ func (e epoch) variable() string { return strings.TrimSuffix(e.String(), "-") }
 
 // epoch returns the epoch of the database, of number 0 if it was never promoted.
 func (q *queries) epoch() (e epoch, err error) {
-	return e, q.one(`SELECT number, name, known, began_at FROM epoch`, nil, &e.Number, &e.Name, &e.Known, &e.BeganAt)
-}
-
-// learnEpoch notes that another machine has an epoch of this number.
-func (t *tx) learnEpoch(number int64) {
-	t.exec(`UPDATE epoch SET known = max(known, ?)`, number)
+	err = q.one(`SELECT number, name, began_at FROM epoch`, nil, &e.Number, &e.Name, &e.BeganAt)
+	e.Known = e.Number
+	return e, err
 }
 
 // setEpoch begins an epoch.
 func (t *tx) setEpoch(e epoch) {
-	t.exec(`UPDATE epoch SET number = ?1, name = ?2, known = ?1, began_at = ?3`, e.Number, e.Name, t.now)
+	t.exec(`UPDATE epoch SET number = ?, name = ?, began_at = ?`, e.Number, e.Name, t.now)
 }
 
 // lastWritten returns the latest time that the database tells of: of an event, of health's proof, of the clock. It
@@ -56,11 +53,9 @@ var errFenced = &refusal{code: codeStorage, detail: "Another machine serves now;
 // What health says of a machine on which nothing is written any more.
 const (
 	reasonSuperseded = "the peer serves in a later epoch: nothing is written, paid, posted or sent here any more"
+	reasonStandby    = "this machine is the standby"
 	reasonFollowed   = "'litestream restore -f' has been started on the database: nothing is written here any more"
 )
-
-// superseded reports whether the database has heard of a later epoch than its own.
-func (e epoch) superseded() bool { return e.Known > e.Number }
 
 // A duty is what a machine may do beside the other one of a pair; all of them without one.
 type duty int
@@ -69,6 +64,7 @@ const (
 	dutyAlone   duty = iota // everything
 	dutyWaiting             // whatever stays here: the other machine may pay, post and send
 	dutyFenced              // only read, until the next start
+	dutyStandby             // nothing, since Litestream writes the file: only health and the peer are answered
 )
 
 // A standing is the duty of a machine, and what health says of it; "": all is well.
@@ -86,16 +82,20 @@ func (w *writer) standing() standing {
 }
 
 // fenced reports whether nothing may be written.
-func (w *writer) fenced() bool { return w.standing().duty == dutyFenced }
+func (w *writer) fenced() bool { return w.standing().duty >= dutyFenced }
+
+// standsBy reports whether this machine is the standby, whose store has no file.
+func (w *writer) standsBy() bool { return w.standing().duty == dutyStandby }
 
 // waits reports whether nothing outside may be asked.
 func (w *writer) waits() bool { return w.standing().duty != dutyAlone }
 
-// become changes the standing. It reports false if that is the same already, or if this machine is fenced, for good.
+// become changes the standing. It reports false if that is the same already, or if this machine is fenced or the
+// standby, for good.
 func (w *writer) become(next standing) bool {
 	for {
 		old, now := w.stands.Load(), w.standing()
-		if now.duty == dutyFenced || now == next {
+		if now == next || now.duty == dutyFenced || now.duty == dutyStandby && next.duty != dutyStandby {
 			return false
 		}
 		if w.stands.CompareAndSwap(old, &next) {
@@ -110,8 +110,8 @@ const epochVariable = "WIDGETD_EPOCH"
 // epochPath returns the path of the file beside a database that names its epoch, for the unit of Litestream.
 func epochPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".epoch" }
 
-// heardPath returns the path of the file beside a database in which a standby keeps the latest epoch that it has heard
-// of, in the form of that file.
+// heardPath returns the path of the file beside a database in which a machine keeps the latest epoch of its peer of
+// which it has heard, in the form of that file.
 func heardPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".heard" }
 
 // watchPath returns the path of the file beside a database with the addresses for 'widgetd watch'.
@@ -165,6 +165,27 @@ func readEpochFile(path string) (e epoch, err error) {
 			"copy it from the other machine, or remove it", path, epochVariable)
 	}
 	return e, nil
+}
+
+// epochsBeside returns the epochs that the files beside a database name: its own, and that of the peer of which this
+// machine has heard, zero if its own is later, since it was promoted then.
+func epochsBeside(db string) (named, heard epoch, err error) {
+	named, err = readEpochFile(epochPath(db))
+	heard, heardErr := readEpochFile(heardPath(db))
+	if heard.Number < named.Number {
+		heard = epoch{}
+	}
+	return named, heard, errors.Join(err, heardErr)
+}
+
+// laterEpoch returns the number of the epoch of the peer of which a machine has heard, from the file beside a database;
+// 0: of none that counts. Without that file no other is read, so that a fault there stops nobody without a peer.
+func laterEpoch(db string) (int64, error) {
+	if !fileExists(heardPath(db)) {
+		return 0, nil
+	}
+	_, heard, err := epochsBeside(db)
+	return heard.Number, err
 }
 
 // followerPath returns the path of the file in which 'litestream restore -f' notes how far it has got. As long as it

@@ -383,7 +383,8 @@ func openStore(path string, o storeOptions) (*store, error) {
 	if !o.followed {
 		err = checkNotFollowed(path)
 	}
-	if err := errors.Join(err, checkWAL(path), checkWritable(real)); err != nil {
+	later, heardErr := laterEpoch(path)
+	if err := errors.Join(err, heardErr, checkWAL(path), checkWritable(real)); err != nil {
 		file.Close()
 		return nil, oneLineError{err}
 	}
@@ -397,8 +398,21 @@ func openStore(path string, o storeOptions) (*store, error) {
 		s.closeFiles()
 		return nil, oneLineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}
 	}
+	if own, err := s.writer.queries.epoch(); err == nil && later > own.Number && !o.followed {
+		s.become(standing{dutyFenced, reasonSuperseded}) // for commands, too
+	}
 	s.writer.start()
 	return s, nil
+}
+
+// absentStore returns the store of a standby, whose file at a path Litestream writes and nobody may open: it has no
+// rows, and takes none.
+func absentStore(path string) *store {
+	s := &store{path: path, walPath: realPath(path) + "-wal", now: time.Now, maxWAL: maxWAL}
+	s.writer = newWriter(nil, s.now, usualLimits, lockTimeout)
+	s.queries = newQueries(func(context.Context, string) (*sql.Stmt, error) { return nil, errNotFound })
+	s.become(standing{dutyStandby, reasonStandby})
+	return s
 }
 
 // openHint returns what to do about a database that can't be opened, read or written.
@@ -456,9 +470,6 @@ func (s *store) open(o storeOptions) (err error) {
 	}
 	// The log may hold what was erased before an earlier process ended without truncating it.
 	s.walNeedsTruncate.Store(s.walInfo.Size() > 0)
-	if e, err := s.writer.queries.epoch(); err == nil && e.superseded() && !o.followed {
-		s.become(standing{dutyFenced, reasonSuperseded}) // for commands, too
-	}
 	if s.fileInfo, err = s.file.Stat(); err != nil {
 		return err
 	}
@@ -524,6 +535,9 @@ func (s *store) checkSchema() error {
 // close runs the queued writes, checkpoints and closes the file. When somebody else has a
 // transaction open, the write-ahead log stays as it is, for the next process that opens it.
 func (s *store) close() error {
+	if s.standsBy() {
+		return nil
+	}
 	s.writer.stop()
 	s.closeReaders() // first, so that none of them holds back the checkpoint
 	var err error
@@ -673,6 +687,9 @@ func (c readerConnector) Connect(ctx context.Context) (driver.Conn, error) {
 // recheckHeader checks the file's header again, since SQLite reads it once and then keeps it in
 // memory. inPlace returns what it found.
 func (s *store) recheckHeader() {
+	if s.standsBy() {
+		return
+	}
 	if err := checkHeader(s.file); err != nil {
 		s.damaged.Store(&err)
 	} else {

@@ -308,23 +308,19 @@ func (w *writer) update(ctx context.Context, f func(*tx) error) error {
 	if w.fenced() {
 		return errFenced
 	}
-	return w.updateFenced(ctx, func(t *tx) error {
-		if w.fenced() { // since it waits
-			return errFenced
-		}
-		return f(t)
-	})
-}
-
-// updateFenced is update also for a machine on which nothing is written any more, which writes why.
-func (w *writer) updateFenced(ctx context.Context, f func(*tx) error) error {
 	blocked := w.lockedSince()
 	if !blocked.IsZero() && w.callers.Load() >= maxBlocked && w.now().Sub(blocked) > time.Second {
 		return errBusy
 	}
 	w.callers.Add(1)
 	defer w.callers.Add(-1)
-	j := &job{ctx: ctx, run: f, done: make(chan struct{})}
+	run := func(t *tx) error {
+		if w.fenced() { // since it waits
+			return errFenced
+		}
+		return f(t)
+	}
+	j := &job{ctx: ctx, run: run, done: make(chan struct{})}
 	timeout := time.NewTimer(w.lockTimeout)
 	defer timeout.Stop()
 	select {

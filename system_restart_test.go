@@ -354,7 +354,7 @@ func TestRestart_takesItsOwnLogAfterAKillAtAnyStep(t *testing.T) {
 	write := func(query string) func() error {
 		return func() error { return st.update(t.Context(), func(t *tx) error { t.exec(query); return nil }) }
 	}
-	const number = `UPDATE epoch SET number = number + 1, known = number + 1`
+	const number = `UPDATE epoch SET number = number + 1`
 	var logs, marks int
 	mark, shut := func() error { return st.settleIdentityFile(true) }, func() error { return st.close() }
 	writeFile(t, identityPath(db), "of the file before")
