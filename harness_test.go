@@ -378,6 +378,7 @@ func (s *service) opening(args ...string) (string, error) {
 func (s *service) dispatch(e *env, out *strings.Builder, args []string) (string, error) {
 	err := e.dispatch(args)
 	noteCommand(args, err)
+	noteTroubles(args, out.String())
 	s.notice()
 	return out.String(), err
 }
@@ -1045,6 +1046,7 @@ func (o *operator) try(args ...string) (string, error) {
 	e.shared = o.database(args)
 	err := e.dispatch(args)
 	noteCommand(args, err)
+	noteTroubles(args, stdout.String())
 	o.told.hear(stdout.String())
 	o.noted = stderr.String()
 	if !expectedNotes.MatchString(o.noted) {

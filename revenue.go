@@ -19,6 +19,7 @@ func revenueNoun() noun {
 		commands: revenueCommands,
 		rows:     []rowReader{factTable.unreadable},
 		retry:    checkBacklog,
+		troubles: []trouble{unrecordedRevenue},
 		settings: changeZone,
 	}
 }

@@ -28,6 +28,7 @@ func standbyNoun() noun {
 		name:     "standby",
 		commands: standbyCommands,
 		status:   []statusLine{{label: "epoch", read: epochStatus}},
+		troubles: []trouble{superseded},
 	}
 }
 
@@ -62,11 +63,18 @@ func epochStatus(v *statusView, to *statusReport) error {
 	line := fmt.Sprintf("%s, since %s", e, stampText(e.BeganAt))
 	if e.superseded() {
 		line += fmt.Sprintf("; another machine has %d", e.Known)
-		to.ask("another machine was promoted: stop this one, and make it the standby")
 	}
 	to.say("%s", line)
 	return nil
 }
+
+// superseded is that the file has heard of a later epoch, whether or not a service holds back for that.
+var superseded = trouble{kind: "epoch_superseded", urgency: atOnce,
+	one: "another machine was promoted: stop this one, and make it the standby",
+	inFile: func(v *statusView) (occurrence, error) {
+		e, err := v.epoch()
+		return occursIf(err == nil && e.superseded(), stamp{}, "", ""), err
+	}}
 
 // A standby answers in place of the service, as long as the database is a copy that is kept up to date.
 type standby struct {
