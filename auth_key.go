@@ -298,8 +298,8 @@ func lackingKeys(q *queries, keys *keyring, now time.Time) (faults []string, err
 // keyTroubles are those of the key file. Which keys it lacks is looked for by commands only, since that reads every
 // device.
 var keyTroubles = []trouble{
-	{kind: "keys_lacking", urgency: atOnce, one: "the key file lacks a key: $id",
-		many: "the key file lacks $n keys: $id (and $more more such: 'widgetd check' names all)",
+	{kind: "keys_lacking", urgency: atOnce, one: "a key that tokens or leases need is missing: $id",
+		many: "$n keys that tokens or leases need are missing: $id (and $more more such: 'widgetd check' names all)",
 		outside: func(v *statusView) (occurrence, error) {
 			if v.keys == nil || v.store == nil {
 				return occurrence{}, nil
@@ -311,7 +311,7 @@ var keyTroubles = []trouble{
 		many: "another key file has sealed what money needs: $id (and $more more such: 'widgetd check' names all)",
 		inFile: func(v *statusView) (occurrence, error) {
 			var all []string
-			for _, foreign := range foreignOf(v.nouns) {
+			for _, foreign := range foreignOf(v.of) {
 				if v.keys == nil {
 					break
 				}

@@ -63,18 +63,31 @@ type trouble struct {
 	kind    string // its name, which stays: "payments_in_review"
 	urgency urgency
 	money   bool         // money waits for it
-	health  healthStatus // what health is while it lasts, and says of it what occurrence.What is; "": it is not health's
+	health  healthStatus // what health is while it lasts, and tells as occurrence.What; "": it is not health's
 
 	// What is said of one and of many, if that differs, and what then follows, such as a command. See text.
 	one, many, advice string
 
-	// How it is found. A service prefers what it knows itself to what the file says, and so does the status command
-	// while a service answers.
+	// How it is found: what the file says counts where it can be read, then what a service knows of itself, which is
+	// all that health tells. What commands see comes before both.
 	inService func(s *server) (occurrence, error)
 	inFile    func(v *statusView) (occurrence, error)
-	query     string                                  // each row has since when, and an id; of more than ?3 the others are not counted
+	query     string                                  // each row has since when, and an id; at most ?3 count
 	span      time.Duration                           // from ?1, now, to ?2
 	outside   func(v *statusView) (occurrence, error) // by commands only: files, units, and what takes long
+}
+
+// measured reports whether a service can find a trouble, so that there is a metric.
+func (t *trouble) measured() bool {
+	return t.inService != nil || t.inFile != nil || t.query != "" || t.kind == unreadableKind
+}
+
+// unreadableKind is the trouble that others can't be looked for. Whoever looks for the others finds it.
+const unreadableKind = "unreadable"
+
+// troublesOf returns the troubles of the given nouns.
+func troublesOf(of []noun) []trouble {
+	return collectNouns(of, func(n *noun) []trouble { return n.troubles })
 }
 
 // An urgency says how soon somebody must know of a trouble.
@@ -123,8 +136,8 @@ type foundTrouble struct {
 	occurrence
 }
 
-// text returns the sentence: with $n how many, $more how many more than one, and what else an occurrence has. What somebody
-// else has written is "…" unless it is open.
+// text returns the sentence: with $n how many, $more how many more than one, and what else an occurrence has. What
+// somebody else has written is "…" unless it is open.
 func (f *foundTrouble) text(open bool) string {
 	sentence := f.one
 	if f.Count > 1 {
@@ -134,23 +147,23 @@ func (f *foundTrouble) text(open bool) string {
 	if open {
 		id = f.ID
 	}
-	said := map[string]string{"n": strings.TrimSpace(countedUpTo(f.Count, "", "")), "more": strconv.Itoa(f.Count - 1), "since": f.Since.String(),
-		"day": f.Since.day(), "what": f.What, "id": id}
+	said := map[string]string{"n": strings.TrimSpace(countedUpTo(f.Count, "", "")), "more": strconv.Itoa(f.Count - 1),
+		"since": f.Since.String(), "day": f.Since.day(), "what": f.What, "id": id}
 	return os.Expand(sentence+f.advice, func(name string) string { return said[name] })
 }
 
 // compareTroubles orders troubles: the most urgent first, then those that money waits for, then the oldest.
-func compareTroubles(a, b foundTrouble) int {
+func compareTroubles(a, b *foundTrouble) int {
 	sooner := func(f *foundTrouble) int { return slices.Index(urgencies, f.urgency) }
-	return cmp.Or(sooner(&a)-sooner(&b), oneIf[b.money]-oneIf[a.money], oneIf[a.Since.IsZero()]-oneIf[b.Since.IsZero()],
-		a.Since.Compare(b.Since.Time))
+	return cmp.Or(sooner(a)-sooner(b), oneIf[b.money]-oneIf[a.money],
+		oneIf[a.Since.IsZero()]-oneIf[b.Since.IsZero()], a.Since.Compare(b.Since.Time))
 }
 
 // A statusView is what troubles are looked for in, and what the status command reads from.
 type statusView struct {
 	*store
 	now     time.Time
-	nouns   []noun
+	of      []noun
 	keys    *keyring       // nil: the key file can't be read
 	service *serviceStatus // nil: it does not run, or can't be asked
 	env     *env           // of the command; nil: the service looks
@@ -162,6 +175,12 @@ type statusView struct {
 
 // litestream reports whether Litestream makes the backups, as far as is known.
 func (v *statusView) litestream() bool { return v.service != nil && v.service.Litestream }
+
+// view returns what a service looks for troubles in.
+func (s *server) view() *statusView {
+	return &statusView{store: s.store, now: s.now(), of: s.nouns, keys: s.keys.Load(),
+		service: &serviceStatus{Litestream: s.store.noCheckpoints}}
+}
 
 // find looks for a trouble in the file.
 func (v *statusView) find(t *trouble) (f occurrence, err error) {

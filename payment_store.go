@@ -374,7 +374,8 @@ var paymentTroubles = []trouble{
 	{kind: "payments_in_review", urgency: sameDay, money: true, one: "$n payment", many: "$n payments",
 		advice: " in review since $day: 'widgetd order show $id'",
 		query:  `SELECT created_at AS since, order_id AS id FROM payments WHERE state = 'review'`},
-	{kind: "authorisations_lapse", urgency: sameDay, money: true, one: "$n authorisation lapses", many: "$n authorisations lapse",
+	{kind: "authorisations_lapse", urgency: sameDay, money: true, one: "$n authorisation lapses",
+		many:   "$n authorisations lapse",
 		advice: ", the first at $since: 'widgetd order capture $id', or cancel it", span: endingNotice,
 		query: `SELECT capture_before AS since, order_id AS id FROM (` + oldestLive + ` LIMIT ?3)
 			WHERE capture_before < ?2`},

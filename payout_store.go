@@ -212,7 +212,8 @@ func (t *tx) postponePayouts(c *paymentConnection, due stamp, failing string) {
 
 // payoutTroubles are the troubles of payouts. Keys that may not read payouts matter where some are to be booked.
 var payoutTroubles = []trouble{
-	{kind: "payouts_differ", urgency: sameDay, money: true, one: "$n payout does not add up", many: "$n payouts do not add up",
+	{kind: "payouts_differ", urgency: sameDay, money: true, one: "$n payout does not add up",
+		many:   "$n payouts do not add up",
 		advice: ", the first since $day: 'widgetd payout show $id'", span: -payoutTold,
 		query: heldPayouts(heldDiffers)},
 	{kind: "payouts_to_compare", urgency: whenSeen, money: true, one: "$n payout waits", many: "$n payouts wait",

@@ -299,10 +299,16 @@ func (s *server) startClock() {
 // compareClock compares what the clocks show with their readings when the wall clock was last taken for right. A
 // clock that is ahead is right if the kernel says that it is synchronised. Any goroutine may call it.
 func (s *server) compareClock(read clockReadings) clockFault {
-	switch ahead := clockAdjustment(*s.clock.right.Load(), read); {
+	return judgeClock(clockAdjustment(*s.clock.right.Load(), read), s.synchronised)
+}
+
+// judgeClock says what is wrong with a clock that is so far ahead of the time that was taken for right. synchronised
+// asks the kernel; nil: it never says so.
+func judgeClock(ahead time.Duration, synchronised func() bool) clockFault {
+	switch {
 	case ahead <= -clockJump:
 		return clockBehind
-	case ahead <= clockTrusted || s.synchronised != nil && s.synchronised():
+	case ahead <= clockTrusted || synchronised != nil && synchronised():
 		return ""
 	case ahead > signingTrusted:
 		return clockFarAhead

@@ -171,7 +171,7 @@ func TestMetrics_followTheRulesOfPrometheus(t *testing.T) {
 			t.Errorf("there is no %s", want)
 		}
 	}
-	if len(seen) != 26 || !samples[`widgetd_requests_total{route="POST /widget/leads",status="422"} 1`] {
+	if len(seen) != 27 || !samples[`widgetd_requests_total{route="POST /widget/leads",status="422"} 1`] {
 		t.Errorf("%d families:\n%s", len(seen), text.String())
 	}
 }

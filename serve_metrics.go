@@ -401,6 +401,46 @@ func residentMemory() (bytes int64, known bool) {
 // oneIf is 1 for true.
 var oneIf = map[bool]int{true: 1}
 
+// A countOfTroubles is how often there was each trouble when a service looked last.
+type countOfTroubles struct {
+	mu      sync.Mutex
+	at      time.Time // by the steady clock
+	samples []string
+}
+
+// troublesFor is how long the counts of troubles stand, since some are read from the database.
+const troublesFor = time.Minute
+
+// troubleSamples returns the metric of troubles: a sample for each that a service can find, unless it can't be read.
+func (s *server) troubleSamples() []string {
+	c := &s.troubles
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if closerThan(troublesFor, c.at, s.steady()) {
+		return c.samples
+	}
+	v, samples, unreadable := s.view(), []string{}, 0
+	for _, t := range s.kinds {
+		f, err := v.find(&t)
+		if t.inService != nil && t.inFile == nil {
+			f, err = t.inService(s)
+		}
+		switch {
+		case t.kind == unreadableKind:
+			f.Count = unreadable
+		case !t.measured():
+			continue
+		case err != nil:
+			unreadable++
+			continue
+		}
+		samples = append(samples,
+			fmt.Sprintf(`{kind=%q,urgency=%q,money="%t"} %d`, t.kind, t.urgency, t.money, f.Count))
+	}
+	c.at, c.samples = s.steady(), samples
+	return samples
+}
+
 // always makes the samples of a metric that has one, which is always known.
 func always(n func() int64) func() []string {
 	return ifKnown(func() (int64, bool) { return n(), true })
@@ -448,7 +488,8 @@ func (s *server) coreMetrics() []metric {
 		{"process_start_time_seconds", "gauge", "When the service was started, in Unix seconds.",
 			always(s.startedAt.Unix)},
 		{"process_resident_memory_bytes", "gauge", "Bytes of memory that the process has.", ifKnown(residentMemory)},
-		{"go_goroutines", "gauge", "Goroutines that exist.", always(func() int64 { return int64(runtime.NumGoroutine()) })},
+		{"go_goroutines", "gauge", "Goroutines that exist.",
+			always(func() int64 { return int64(runtime.NumGoroutine()) })},
 		{"go_heap_bytes", "gauge", "Bytes of allocated heap objects.",
 			always(func() int64 { return int64(mem.HeapAlloc) })},
 		{"go_sys_bytes", "gauge", "Bytes of memory obtained from the operating system.",

@@ -378,7 +378,8 @@ func proofMetrics(st *store) []metric {
 			if err != nil || p == nil {
 				return nil
 			}
-			return []string{fmt.Sprintf("{what=%q} %d", p.What, max(0, int64(st.now().Sub(p.since().Time)/time.Second)))}
+			age := max(0, int64(st.now().Sub(p.since().Time)/time.Second))
+			return []string{fmt.Sprintf("{what=%q} %d", p.What, age)}
 		}}}
 }
 

@@ -85,8 +85,9 @@ func (s *server) serviceStatus() *serviceStatus {
 	report := s.healthReport()
 	v := &serviceStatus{Version: buildName(), StartedAt: newStamp(s.startedAt), Health: report.Status,
 		Output: report.Output, Clock: s.compareClock(s.readClocks()), Litestream: s.store.noCheckpoints,
-		LastMinute: []routeCount{}, Refusals: []refusalCount{}, Damage: s.store.met.damageMet(), Troubles: s.ownTroubles(),
-		Callers: append([]callerRow{}, s.metrics.mostCallers(s.steady(), statusRows)...), NoRoots: s.noRoots}
+		LastMinute: []routeCount{}, Refusals: []refusalCount{}, Damage: s.store.met.damageMet(),
+		Troubles: s.ownTroubles(),
+		Callers:  append([]callerRow{}, s.metrics.mostCallers(s.steady(), statusRows)...), NoRoots: s.noRoots}
 	for i, c := range v.Callers {
 		if a, err := s.cachedAccount(c.AccountID); c.AccountID != "" && err == nil {
 			v.Callers[i].Account = a.Name
@@ -280,25 +281,25 @@ func (e *env) readStatus(always bool) (r *statusReport, service *serviceStatus, 
 	}
 	r = &statusReport{width: e.width(),
 		members: map[string]any{"database_bytes": 0, "wal_bytes": 0, "last_backup_at": nil}}
-	v := &statusView{now: e.now(), nouns: e.nouns, env: e, db: db, account: e.str("account")}
+	v := &statusView{now: e.now(), of: e.nouns, env: e, db: db, account: e.str("account")}
 	v.service, v.failed = askService(e.ctx, db)
 	r.tellOfService(v.service, v.failed)
+	read := false
 	if v.service == nil || !v.service.Standby {
 		if v.days, err = e.shownDays(); err != nil {
 			return nil, nil, err
 		}
 		err = e.withStore(func(st *store) error {
-			v.store = st
+			v.store, read = st, true
 			_, v.keys, _ = e.loadKeys() // the trouble key_file is the error
 			r.readAll(v, nil)
 			return nil
 		})
-		v.store = nil
 		if err != nil && v.service == nil && !always {
 			return nil, nil, err
 		}
 	}
-	if v.service != nil && v.service.Standby || err != nil {
+	if !read {
 		r.readAll(v, err) // the service, the files and the units may tell more
 	}
 	r.finish(db)
@@ -309,7 +310,7 @@ func (e *env) readStatus(always bool) (r *statusReport, service *serviceStatus, 
 // opened; nil: it can, or there is none.
 func (r *statusReport) readAll(v *statusView, failed error) {
 	lines := []statusLine{{label: "database", read: fileStatus}, {label: backupLabel, read: backupStatus}}
-	lines = append(lines, collectNouns(v.nouns, func(n *noun) []statusLine { return n.status })...)
+	lines = append(lines, collectNouns(v.of, func(n *noun) []statusLine { return n.status })...)
 	if v.days > 0 {
 		lines = append(lines, statusLine{label: "days", read: daysStatus})
 	}
@@ -320,7 +321,7 @@ func (r *statusReport) readAll(v *statusView, failed error) {
 		}
 		r.noteFault(line.label, err)
 	}
-	all := troublesOf(v.nouns)
+	all := troublesOf(v.of)
 	for i := range all {
 		t := &all[i]
 		f, err := r.look(v, t, failed)
@@ -328,20 +329,23 @@ func (r *statusReport) readAll(v *statusView, failed error) {
 			r.found = append(r.found, foundTrouble{t, f})
 		}
 	}
-	slices.SortStableFunc(r.found, compareTroubles)
+	arrange(r.found, compareTroubles)
 }
 
-// look looks for a trouble: by asking the service, if one answers and would know; see trouble.
+// look looks for a trouble; see trouble.
 func (r *statusReport) look(v *statusView, t *trouble, failed error) (f occurrence, err error) {
+	if t.outside != nil {
+		f, err = t.outside(v)
+	}
 	switch {
+	case err != nil || f.Count > 0:
+		return f, err
 	case t.kind == unreadableKind:
 		text := strings.Join(r.unreadable(), "; ")
 		return occursIf(text != "", stamp{}, "", text), nil
-	case t.inService != nil && v.service != nil:
+	case t.inService != nil && v.service != nil && (t.inFile == nil || v.store == nil):
 		return v.service.found(t.kind), nil
-	case t.outside != nil:
-		return t.outside(v)
-	case v.store == nil:
+	case v.store == nil && (t.inFile != nil || t.query != ""):
 		return f, failed
 	}
 	return v.find(t)
@@ -475,9 +479,6 @@ func backupOlder(never bool) func(v *statusView) (occurrence, error) {
 	}
 }
 
-// unreadableKind is the trouble that other troubles can't be looked for. Whoever looks for the others finds it.
-const unreadableKind = "unreadable"
-
 // statusTroubles are those of which the service itself can't tell.
 var statusTroubles = []trouble{
 	{kind: "service_down", urgency: atOnce, one: "the service is not running: start it",
@@ -488,13 +489,13 @@ var statusTroubles = []trouble{
 		outside: func(v *statusView) (occurrence, error) {
 			return occursIf(v.failed != nil, stamp{}, "", fmt.Sprint(v.failed)), nil
 		}},
-	{kind: "service_unwell", urgency: atOnce, one: "health is $what", // of a standby, or of a service of another version
+	// Of a standby, or of a service of another version.
+	{kind: "service_unwell", urgency: atOnce, one: "health is $what",
 		outside: func(v *statusView) (occurrence, error) {
 			s := v.service
-			known := s == nil || s.Health == healthPass || slices.ContainsFunc(troublesOf(v.nouns), func(t trouble) bool {
+			if s == nil || s.Health == healthPass || slices.ContainsFunc(troublesOf(v.of), func(t trouble) bool {
 				return t.health != "" && s.found(t.kind).Count > 0
-			})
-			if known {
+			}) {
 				return occurrence{}, nil
 			}
 			return occurrence{Count: 1, What: string(s.Health) + ": " + s.Output}, nil
@@ -526,15 +527,16 @@ func (e *env) failedUnits() (units []string) {
 	}
 	limited, cancel := context.WithTimeout(e.ctx, statusTimeout)
 	defer cancel()
-	text, _ := exec.CommandContext(limited, "systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--full",
-		"widgetd*", "litestream*").Output()
+	text, _ := exec.CommandContext(limited, "systemctl", "list-units", "--state=failed", "--plain", "--no-legend",
+		"--full", "widgetd*", "litestream*").Output()
 	return append(units, unitsIn(string(text), units)...)
 }
 
 // unitsIn returns the units that systemctl has listed, but for those, and for those that only tell of others.
 func unitsIn(list string, but []string) (units []string) {
 	for line := range strings.Lines(list) {
-		if unit, _, _ := strings.Cut(strings.TrimSpace(line), " "); unit != "" && !slices.Contains(but, unit) && !strings.HasPrefix(unit, "widgetd-failed@") {
+		unit, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if unit != "" && !slices.Contains(but, unit) && !strings.HasPrefix(unit, "widgetd-failed@") {
 			units = append(units, unit)
 		}
 	}

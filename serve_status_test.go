@@ -63,7 +63,7 @@ func statusAsks(t testing.TB, st *store, troubles ...trouble) (lines []string) {
 func reportOn(service *serviceStatus) *statusReport {
 	r := &statusReport{members: map[string]any{}}
 	r.tellOfService(service, nil)
-	r.readAll(&statusView{now: time.Now(), nouns: nouns(), service: service, db: "/nonexistent/widgetd.db",
+	r.readAll(&statusView{now: time.Now(), of: nouns(), service: service, db: "/nonexistent/widgetd.db",
 		env: &env{getenv: func(string) string { return "" }}}, nil)
 	return r
 }
@@ -124,9 +124,9 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 		}
 		want := []string{
 			"the service is not running: start it",
+			"1 token ends within 14 days, the first on " + now.after(days(3)).day() + ": 'widgetd token list'",
 			"permissions: others can read " + o.env["WIDGETD_DB"] + " (mode 0644): run 'chmod 600 " +
 				o.env["WIDGETD_DB"] + "'",
-			"1 token ends within 14 days, the first on " + now.after(days(3)).day() + ": 'widgetd token list'",
 			"remove what upgrades have left, which may hold erased personal data: " + left,
 		}
 		if got := needsDoing(v); !slices.Equal(got, want) {
@@ -152,7 +152,7 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 		}
 		o.env["WIDGETD_KEY"] = filepath.Join(o.dir, "none.key")
 		if got := needsDoing(o.object("status")); !slices.ContainsFunc(got,
-			func(s string) bool { return strings.HasPrefix(s, "key: no key file at ") }) {
+			func(s string) bool { return strings.HasPrefix(s, "the key file can't be used: no key file at ") }) {
 			t.Errorf("without a key: %q", got)
 		}
 	})
@@ -367,7 +367,7 @@ func TestStatus_checkTellsByItsExitStatusAndOneLine(t *testing.T) {
 	s.must("backup", filepath.Join(t.TempDir(), "copy.db"))
 	check(0, "ok: nothing needs doing\n")
 	s.server.draining.Store(true)
-	check(exitNotRunning, "1 thing to do: health is fail: the service is stopping")
+	check(exitNotRunning, "1 thing to do: the service is stopping")
 	s.server.draining.Store(false)
 }
 
@@ -428,7 +428,8 @@ func TestCalls_thatFailAlikeToDifferentHostsAreToldOfAtOnceAndWhenThatIsOver(t *
 		if calls == nil || calls.Fault != callDNS || time.Since(calls.Since.Time) < reachLasted {
 			t.Errorf("%+v", calls)
 		}
-		contains(t, strings.Join(reportOn(s.server.serviceStatus()).needs(), "\n"), callsFailAlike+" since "+calls.Since.String()+" ("+string(callDNS))
+		needs := reportOn(s.server.serviceStatus()).needs()
+		contains(t, strings.Join(needs, "\n"), callsFailAlike+" since "+calls.Since.String()+" ("+string(callDNS))
 		time.Sleep(reachFor)
 		s.callUnresolvable("d.example") // nothing else was called meanwhile
 		if s.server.serviceStatus().Calls == nil {

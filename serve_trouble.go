@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"sync"
 	"time"
 )
 
@@ -17,7 +16,8 @@ var serviceTroubles = []trouble{
 			return occursIf(s.draining.Load(), stamp{}, storageReason(errClosed), ""), nil
 		}},
 	{kind: "pair_superseded", urgency: atOnce, health: healthFail, one: "$what",
-		advice: ": stop this machine, and make it the standby with 'pair follow'", inService: standsAs("pair_superseded")},
+		advice:    ": stop this machine, and make it the standby with 'pair follow'",
+		inService: standsAs("pair_superseded")},
 	{kind: "pair_followed", urgency: atOnce, health: healthFail, one: "$what",
 		advice: ": stop that and the service, and restore the file", inService: standsAs("pair_followed")},
 	{kind: "database_fails", urgency: atOnce, health: healthFail, one: "requests fail: $what",
@@ -47,9 +47,9 @@ var serviceTroubles = []trouble{
 		}},
 	{kind: "key_file", urgency: sameDay, health: healthWarn, one: "the key file can't be used: $id",
 		inService: func(s *server) (occurrence, error) {
-			return occursIf(s.keysStale.Load(), stamp{}, faultKeyFile, keysInUse), nil
+			return occursIf(s.keysStale.Load(), stamp{}, faultKeyFile, "the keys loaded before stay in use"), nil
 		},
-		outside: func(v *statusView) (occurrence, error) { // while no service answers
+		outside: func(v *statusView) (occurrence, error) { // who can say why
 			_, _, err := v.env.loadKeys()
 			return occursIf(err != nil, stamp{}, "", fmt.Sprint(err)), nil
 		}},
@@ -66,7 +66,8 @@ var serviceTroubles = []trouble{
 	unproven("replica_unproven", proofReplica, "run 'widgetd replica verify', or enable widgetd-replica.timer"),
 	unproven("backup_unproven", proofBackup, "look at 'journalctl -u widgetd-backup'"),
 	{kind: "pair_silent", urgency: atOnce, health: healthWarn, one: "$what",
-		advice: ": start the peer, or if it is off for certain, 'widgetd peer ignore'", inService: standsAs("pair_silent")},
+		advice:    ": start the peer, or if it is off for certain, 'widgetd peer ignore'",
+		inService: standsAs("pair_silent")},
 	{kind: "standby_behind", urgency: atOnce, health: healthWarn, one: "$what",
 		advice: ": on the standby 'journalctl -u widgetd-follow'", inService: standsAs("standby_behind")},
 	{kind: "pair_holds", urgency: atOnce, health: healthWarn, one: "$what",
@@ -100,28 +101,36 @@ var serviceTroubles = []trouble{
 const (
 	damageAdvice = ": run 'widgetd check'; if it finds faults, restore a backup"
 	clockAdvice  = ": set the clock right, or if it is right, run 'widgetd clock accept'"
-	keysInUse    = "the keys loaded before stay in use"
 
 	leastFailed = 3         // errors of the server within five minutes that are told, if they are
 	failedShare = 50        // more than one of so many answers
 	leastFree   = 200 << 20 // bytes on the disk; a quarter of the database is the least, too
 )
 
-// standsAs finds what a machine of a pair may not do. A reason that is nowhere named holds it, or ends it.
+// standsAs finds what a machine of a pair may not do.
 func standsAs(kind string) func(s *server) (occurrence, error) {
 	return func(s *server) (occurrence, error) {
 		now := s.store.standing()
-		is, known := map[string]string{reasonSilent: "pair_silent", reasonBehind: "standby_behind",
-			reasonFollowed: "pair_followed"}[now.reason]
-		switch {
-		case now.reason == "" && now.duty != dutyFenced:
-		case !known && now.duty == dutyFenced:
-			is = "pair_superseded"
-		case !known:
-			is = "pair_holds"
-		}
-		return occursIf(is == kind, stamp{}, now.reason, ""), nil
+		return occursIf(now.trouble() == kind, stamp{}, now.reason, ""), nil
 	}
+}
+
+// trouble returns the kind of trouble that a standing is; "": none. A reason that is nowhere named holds the machine, or
+// ends it.
+func (now standing) trouble() string {
+	switch {
+	case now.reason == reasonSilent:
+		return "pair_silent"
+	case now.reason == reasonBehind:
+		return "standby_behind"
+	case now.reason == reasonFollowed:
+		return "pair_followed"
+	case now.duty == dutyFenced:
+		return "pair_superseded"
+	case now.reason != "":
+		return "pair_holds"
+	}
+	return ""
 }
 
 // probeIs finds what the last probe of the database says.
@@ -167,7 +176,8 @@ func unproven(kind, place, advice string) trouble {
 
 // proofFailed is that the last try to restore from one place has failed.
 func proofFailed(kind, place string) trouble {
-	return trouble{kind: kind, urgency: atOnce, one: "the last try to restore the " + place + ", at $since, has failed: $id",
+	return trouble{kind: kind, urgency: atOnce,
+		one: "the last try to restore the " + place + ", at $since, has failed: $id",
 		inFile: func(v *statusView) (occurrence, error) {
 			p, err := v.proofOf(place)
 			if err != nil || p == nil {
@@ -185,22 +195,6 @@ func (v *statusView) proofOf(place string) (*proof, error) {
 	return v.proof(place)
 }
 
-// troublesOf returns the troubles of the given nouns.
-func troublesOf(of []noun) []trouble {
-	return collectNouns(of, func(n *noun) []trouble { return n.troubles })
-}
-
-// look looks for a trouble that a service can find; see trouble.
-func (s *server) look(v *statusView, t *trouble) (f occurrence, err error) {
-	if t.inService != nil {
-		return t.inService(s)
-	}
-	return v.find(t)
-}
-
-// isMeasured reports whether a service can find a trouble, so that there is a metric.
-func (t *trouble) isMeasured() bool { return t.inService != nil || t.inFile != nil || t.query != "" }
-
 // ownTroubles returns what the service knows of itself, for the status command.
 func (s *server) ownTroubles() []occurrence {
 	found := []occurrence{}
@@ -214,42 +208,4 @@ func (s *server) ownTroubles() []occurrence {
 		}
 	}
 	return found
-}
-
-// A countOfTroubles is how often there was each trouble when a service looked last.
-type countOfTroubles struct {
-	mu      sync.Mutex
-	at      time.Time // by the steady clock
-	samples []string
-}
-
-// troublesFor is how long the counts of troubles stand, since some are read from the database.
-const troublesFor = time.Minute
-
-// troubleSamples returns the metric of troubles: a sample for each that a service can find, unless it can't be read.
-func (s *server) troubleSamples() []string {
-	c := &s.troubles
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if closerThan(troublesFor, c.at, s.steady()) {
-		return c.samples
-	}
-	v := &statusView{store: s.store, now: s.now(), nouns: s.nouns, keys: s.keys.Load(),
-		service: &serviceStatus{Litestream: s.store.noCheckpoints}}
-	samples, unreadable := []string{}, 0
-	for _, t := range s.kinds {
-		f, err := s.look(v, &t)
-		switch {
-		case t.kind == unreadableKind:
-			f.Count = unreadable
-		case !t.isMeasured():
-			continue
-		case err != nil:
-			unreadable++
-			continue
-		}
-		samples = append(samples, fmt.Sprintf(`{kind=%q,urgency=%q,money="%t"} %d`, t.kind, t.urgency, t.money, f.Count))
-	}
-	c.at, c.samples = s.steady(), samples
-	return samples
 }

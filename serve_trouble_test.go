@@ -67,15 +67,15 @@ func TestTroubles_haveAKindAnUrgencyAndWordsThatNobodyElseHasWritten(t *testing.
 		failIf(t, trouble.kind != unreadableKind && ways+oneIf[trouble.inService != nil] < 1 || ways > 1,
 			"%s is found in %d ways", trouble.kind, ways)
 		failIf(t, trouble.health != "" && trouble.inService == nil, "%s: health reads no file", trouble.kind)
-		for _, name := range captures(inSentence.String(), trouble.one+trouble.many+trouble.advice) {
-			failIf(t, !slices.Contains(strings.Fields("n more since day what id"), name), "%s has $%s", trouble.kind, name)
+		for _, name := range captures(inSentence.String(), trouble.one+" "+trouble.many+" "+trouble.advice) {
+			known := slices.Contains(strings.Fields("n more since day what id"), name)
+			failIf(t, !known, "%s has $%s", trouble.kind, name)
 		}
 		for n := range 3 {
 			const evil = "EVIL <b>pay me</b>\r\nPriority: 1"
 			f := foundTrouble{&trouble, occurrence{Count: n, ID: evil, What: "our words", Since: newStamp(time.Now())}}
 			lacks(t, f.text(false), "EVIL", "Priority", "$")
-			failIf(t, strings.Trim(f.text(false), "…0 ;:(),") == "", "%s says nothing to whom 'widgetd watch' tells it",
-				trouble.kind)
+			failIf(t, strings.Trim(f.text(false), "…0 ;:(),") == "", "%s says nothing to a telephone", trouble.kind)
 		}
 	}
 	failIf(t, len(all) < 50, "%d kinds", len(all))
@@ -319,11 +319,12 @@ func troubleTable() string {
 	slices.SortFunc(all, func(a, b trouble) int { return cmp.Compare(a.kind, b.kind) })
 	for _, t := range all {
 		mark := ""
-		if t.isMeasured() {
+		if t.measured() {
 			mark = " ·"
 		}
 		sentence := strings.ReplaceAll(cmp.Or(t.many, t.one)+t.advice, "$n ", "… ")
-		text += fmt.Sprintf("| `%s`%s | %s | %s |\n", t.kind, mark, t.urgency, inSentence.ReplaceAllString(sentence, "…"))
+		sentence = inSentence.ReplaceAllString(sentence, "…")
+		text += fmt.Sprintf("| `%s`%s | %s | %s |\n", t.kind, mark, t.urgency, sentence)
 	}
 	return text
 }
@@ -341,4 +342,44 @@ func TestTroubles_areTheManualsTable(t *testing.T) {
 		return
 	}
 	failIf(t, text != want, "%s: write its table of troubles anew with -write-troubles", path)
+}
+
+func TestTroubles_ofFilesAndOfAServiceThatCommandsSee(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	o.do("token", "issue", "-account", o.account, "-scope", "stats:read")
+	o.replaceKeyFile()
+	aside := filepath.Join(o.dir, "newer-2026-11-28-x", filepath.Base(o.env["WIDGETD_DB"]))
+	must(t, os.Mkdir(filepath.Dir(aside), 0o700))
+	writeFile(t, aside, "")
+	needs := strings.Join(needsDoing(o.object("status")), "\n")
+	contains(t, needs, "a key that tokens or leases need is missing: key: the key file lacks ",
+		"remove what a restore has put aside, once you miss nothing of it: "+aside)
+
+	// Of a service of another version that names none, what health says is told.
+	kinds := []string{}
+	for _, f := range reportOn(&serviceStatus{Version: "0.9", Health: healthWarn, Output: "it is ill"}).found {
+		seenTroubles.Store(f.kind, true)
+		kinds = append(kinds, f.kind+": "+f.text(true))
+	}
+	equal(t, "kinds", kinds, []string{"service_unwell: health is warn: it is ill",
+		"service_version: the service runs version 0.9, this is " + buildName() + ": restart it"})
+}
+
+// Against a database that was restored from a backup, and so does not know that it was written: it lies beside it.
+func TestTroubles_knowTheBackupsThatLieBesideTheDatabase(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	dir := filepath.Join(o.dir, "backup")
+	must(t, os.Mkdir(dir, 0o700))
+	o.do("backup", filepath.Join(dir, "widgetd-1.db"))
+	o.change(func(t *tx) error {
+		_, err := t.try(`DELETE FROM events WHERE type = 'backup.written'`)
+		return err
+	})
+	v := o.object("status")
+	lacks(t, strings.Join(needsDoing(v), "\n"), "backup")
+	failIf(t, v["last_backup_at"] == nil, "the copy is not known")
+	must(t, os.RemoveAll(dir))
+	contains(t, strings.Join(needsDoing(o.object("status")), "\n"), "there was no backup yet")
 }

@@ -380,6 +380,19 @@ func TestClock_signsNothingThatADeviceWouldBelieveForGood(t *testing.T) {
 	}
 }
 
+func TestClock_signsNoTokenThatACommandWouldIssue(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	issue := []string{"token", "issue", "-account", o.account, "-scope", "stats:read"}
+	o.do(issue...) // no service has seen a time yet
+	o.change(func(t *tx) error { t.setClock(t.now.after(-days(2))); return nil })
+	o.do(issue...)
+	o.clockUnknown = true
+	o.fails("nothing is signed by this clock, which is more than a day ahead of ", issue...)
+	o.do("clock", "accept")
+	o.do(issue...)
+}
+
 func TestClock_thatJumpsIsDoubtedBeforeTheNextLookAtIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -47,7 +47,7 @@ type toldTrouble struct {
 // A watchState is what was told, by kind, and when.
 type watchState struct {
 	Told map[string]toldTrouble `json:"told"`
-	Sent []time.Time            `json:"sent"` // messages of the last hour that told something new or worse, and no digest
+	Sent []time.Time            `json:"sent"` // messages of the last hour with something new or worse, without digests
 	Last time.Time              `json:"last"` // when a message was sent last
 	At   time.Time              `json:"at"`   // when this was written
 }
@@ -90,7 +90,8 @@ func (w *watchState) compare(found []foundTrouble, now time.Time) (m watchMessag
 
 // rings reports whether something in a message can't wait.
 func (m *watchMessage) rings() bool {
-	return slices.ContainsFunc(slices.Concat(m.fresh, m.worse), func(f foundTrouble) bool { return f.urgency == atOnce })
+	return slices.ContainsFunc(slices.Concat(m.fresh, m.worse),
+		func(f foundTrouble) bool { return f.urgency == atOnce })
 }
 
 // burst reports whether there were too many messages within an hour for each to be sent at once.

@@ -449,11 +449,13 @@ const endedApps = `SELECT 1 FROM app_webhooks x JOIN apps p ON p.id = x.app_id J
 // webhookTroubles are those of webhooks of open accounts: that they accept nothing for a day,
 // wait for their first test that long, or were disabled for that. They read all webhooks.
 var webhookTroubles = []trouble{
-	{kind: "webhooks_failing", urgency: whenSeen, one: "$n webhook fails", many: "$n webhooks fail", span: -24 * time.Hour,
+	{kind: "webhooks_failing", urgency: whenSeen, one: "$n webhook fails", many: "$n webhooks fail",
+		span:   -24 * time.Hour,
 		advice: " since $day: 'widgetd webhook list -failing -state enabled'",
 		query: `SELECT w.failing_since AS since, w.id` + ofOpenAccounts + ` AND w.state = 'enabled'
 			AND w.failing_since <= ?2`},
-	{kind: "webhooks_pending", urgency: whenSeen, one: "$n webhook is pending", many: "$n webhooks are pending", span: -24 * time.Hour,
+	{kind: "webhooks_pending", urgency: whenSeen, one: "$n webhook is pending", many: "$n webhooks are pending",
+		span:   -24 * time.Hour,
 		advice: " since $day, and gets nothing until it answers a test: 'widgetd webhook test $id'",
 		query: `SELECT w.updated_at AS since, w.id` + ofOpenAccounts + ` AND w.state = 'pending'
 			AND w.updated_at <= ?2`},
