@@ -204,10 +204,10 @@ type statusReport struct {
 	label   string        // that the next row on the screen has
 }
 
-// A statusFault is an error for which parts can't be read.
+// A statusFault is an error for which a part can't be read, and how many more.
 type statusFault struct {
-	text  string
-	parts []string
+	text, part string
+	more       int
 }
 
 // set sets a member of what is printed with -json.

@@ -68,8 +68,10 @@ type serviceStatus struct {
 
 // found returns what the service knows of a kind of trouble.
 func (s *serviceStatus) found(kind string) (f occurrence) {
-	if i := slices.IndexFunc(s.Troubles, func(f occurrence) bool { return f.Kind == kind }); i >= 0 {
-		f = s.Troubles[i]
+	for i := range s.Troubles {
+		if s.Troubles[i].Kind == kind {
+			f = s.Troubles[i]
+		}
 	}
 	return f
 }
@@ -264,7 +266,7 @@ func statusShow(e *env) error {
 			return err
 		}
 	}
-	if n := r.unread(); n > 0 {
+	if _, n := r.unreadable(); n > 0 {
 		return fmt.Errorf("parts of the database that can't be read: %d: run 'widgetd check'", n)
 	}
 	return nil
@@ -341,8 +343,8 @@ func (r *statusReport) look(v *statusView, t *trouble, failed error) (f occurren
 	case err != nil || f.Count > 0:
 		return f, err
 	case t.kind == unreadableKind:
-		text := strings.Join(r.unreadable(), "; ")
-		return occursIf(text != "", stamp{}, "", text), nil
+		lines, parts := r.unreadable()
+		return occursIf(parts > 0, stamp{}, "", strings.Join(lines, "; ")), nil
 	case t.inService != nil && v.service != nil && (t.inFile == nil || v.store == nil):
 		return v.service.found(t.kind), nil
 	case v.store == nil && (t.inFile != nil || t.query != ""):
@@ -357,34 +359,26 @@ func (r *statusReport) noteFault(part string, err error) {
 		return
 	}
 	text := faultText(err)
-	i := slices.IndexFunc(r.faults, func(f statusFault) bool { return f.text == text })
-	if i < 0 {
-		i, r.faults = len(r.faults), append(r.faults, statusFault{text: text})
-		r.label = part
-		r.say("can't be read: %s", text)
-	}
-	r.faults[i].parts = append(r.faults[i].parts, part)
-}
-
-// unreadable returns each error with the parts that can't be read for it, the first of which names it.
-func (r *statusReport) unreadable() []string {
-	lines := []string{}
-	for _, f := range r.faults {
-		part := f.parts[0]
-		if more := len(f.parts) - 1; more > 0 {
-			part += fmt.Sprintf(" and %d more", more)
+	for i := range r.faults {
+		if r.faults[i].text == text {
+			r.faults[i].more++
+			return
 		}
-		lines = append(lines, part+": "+f.text)
 	}
-	return lines
+	r.faults, r.label = append(r.faults, statusFault{text, part, 0}), part
+	r.say("can't be read: %s", text)
 }
 
-// unread returns how many parts can't be read.
-func (r *statusReport) unread() (n int) {
+// unreadable returns each error with the first part that can't be read for it, and how many parts can't be read.
+func (r *statusReport) unreadable() (lines []string, parts int) {
+	lines = []string{}
 	for _, f := range r.faults {
-		n += len(f.parts)
+		if parts += 1 + f.more; f.more > 0 {
+			f.part += fmt.Sprintf(" and %d more", f.more)
+		}
+		lines = append(lines, f.part+": "+f.text)
 	}
-	return n
+	return lines, parts
 }
 
 // fileStatus is what the status command says of the database file.
@@ -493,9 +487,12 @@ var statusTroubles = []trouble{
 	{kind: "service_unwell", urgency: atOnce, one: "health is $what",
 		outside: func(v *statusView) (occurrence, error) {
 			s := v.service
-			if s == nil || s.Health == healthPass || slices.ContainsFunc(troublesOf(v.of), func(t trouble) bool {
-				return t.health != "" && s.found(t.kind).Count > 0
-			}) {
+			is := s != nil && s.Health != healthPass
+			for i := range serviceTroubles {
+				t := &serviceTroubles[i]
+				is = is && (t.health == "" || s.found(t.kind).Count == 0)
+			}
+			if !is {
 				return occurrence{}, nil
 			}
 			return occurrence{Count: 1, What: string(s.Health) + ": " + s.Output}, nil
@@ -513,8 +510,11 @@ var statusTroubles = []trouble{
 			failed := v.env.failedUnits()
 			return occurrence{Count: len(failed), What: strings.Join(failed, ", ")}, nil
 		}},
-	{kind: unreadableKind, urgency: atOnce, one: "can't be read, so run 'widgetd check': $id"},
+	partsUnreadable,
 }
+
+// partsUnreadable is that other troubles can't be looked for. Whoever looks for these finds it.
+var partsUnreadable = trouble{kind: unreadableKind, urgency: atOnce, one: "can't be read, so run 'widgetd check': $id"}
 
 // failedUnits returns the units of this program and of Litestream that have failed, with the one that -unit names.
 // Where systemd does not run, nothing else is known.
@@ -565,7 +565,8 @@ func (r *statusReport) finish(db string) {
 	r.set("upgrade_copies", append([]string{}, upgradeCopies(db)...))
 	r.set("needs_doing", r.needs())
 	r.set("troubles", shown)
-	r.set("unreadable", r.unreadable())
+	unreadable, _ := r.unreadable()
+	r.set("unreadable", unreadable)
 }
 
 // leastNeedWidth is how wide the lines of what needs doing are at least, so that ids stay whole, to be copied.

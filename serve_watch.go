@@ -54,9 +54,10 @@ type watchState struct {
 
 // A watchMessage is what has changed.
 type watchMessage struct {
-	fresh, worse []foundTrouble
-	over         []string // kinds
-	lines        []string
+	news  []foundTrouble // what is new or worse
+	fresh int            // how many of these are new
+	over  []string       // kinds
+	lines []string
 }
 
 // compare notes which of the told troubles are gone, and returns what has changed since something was told: what is
@@ -66,12 +67,14 @@ func (w *watchState) compare(found []foundTrouble, now time.Time) (m watchMessag
 	for _, f := range found {
 		lasts[f.kind] = true
 		before, known := w.Told[f.kind]
-		switch {
-		case !known:
-			m.fresh, m.lines = append(m.fresh, f), append(m.lines, "new: "+f.text(false))
-		case f.Count >= 2*before.Count:
-			m.worse, m.lines = append(m.worse, f), append(m.lines, "worse: "+f.text(false))
+		if known && f.Count < 2*before.Count {
+			continue
 		}
+		how := "worse: "
+		if !known {
+			how, m.fresh = "new: ", m.fresh+1
+		}
+		m.news, m.lines = append(m.news, f), append(m.lines, how+f.text(false))
 	}
 	for _, kind := range slices.Sorted(maps.Keys(w.Told)) {
 		before := w.Told[kind]
@@ -90,8 +93,17 @@ func (w *watchState) compare(found []foundTrouble, now time.Time) (m watchMessag
 
 // rings reports whether something in a message can't wait.
 func (m *watchMessage) rings() bool {
-	return slices.ContainsFunc(slices.Concat(m.fresh, m.worse),
-		func(f foundTrouble) bool { return f.urgency == atOnce })
+	for _, f := range m.news {
+		if f.urgency == atOnce {
+			return true
+		}
+	}
+	return false
+}
+
+// text says how much has changed.
+func (m *watchMessage) text() string {
+	return fmt.Sprintf("%d new, %d worse, %d over", m.fresh, len(m.news)-m.fresh, len(m.over))
 }
 
 // burst reports whether there were too many messages within an hour for each to be sent at once.
@@ -107,14 +119,13 @@ func (w *watchState) mayTell(m *watchMessage, now time.Time) bool {
 
 // tell notes that a message was sent. A digest counts for no burst, and neither does what only says that all is well.
 func (w *watchState) tell(m *watchMessage, now time.Time) {
-	news := slices.Concat(m.fresh, m.worse)
-	for _, f := range news {
+	for _, f := range m.news {
 		w.Told[f.kind] = toldTrouble{Count: f.Count, Text: f.text(false)}
 	}
 	for _, kind := range m.over {
 		delete(w.Told, kind)
 	}
-	if len(news) > 0 && !w.burst(now) {
+	if len(m.news) > 0 && !w.burst(now) {
 		w.Sent = append(w.Sent, now)
 	}
 	w.Last = now
@@ -238,8 +249,7 @@ func (w *watchTarget) send(ctx context.Context, m *watchMessage) error {
 		priority, tag = 3, "white_check_mark"
 	}
 	host, _ := os.Hostname()
-	title := fmt.Sprintf("widgetd on %s: %d new, %d worse, %d over", cmp.Or(host, "?"), len(m.fresh), len(m.worse),
-		len(m.over))
+	title := fmt.Sprintf("widgetd on %s: %s", cmp.Or(host, "?"), m.text())
 	lines := slices.Clone(m.lines[:min(len(m.lines), watchLines)])
 	for i, line := range lines {
 		lines[i] = strings.ToValidUTF8(printable(line[:min(len(line), maxWatchLine)]), "")
@@ -317,16 +327,14 @@ func (e *env) tellChanges(target watchTarget, paths []string) (said string, err 
 	}
 	state.tell(&m, now)
 	state.write(paths, now)
-	return fmt.Sprintf("told: %d new, %d worse, %d over", len(m.fresh), len(m.worse), len(m.over)), nil
+	return "told: " + m.text(), nil
 }
 
 // foundTroubles returns what needs doing, the most urgent first.
 func (e *env) foundTroubles() []foundTrouble {
 	r, _, err := e.readStatus(true)
 	if err != nil {
-		all := statusTroubles
-		i := slices.IndexFunc(all, func(t trouble) bool { return t.kind == unreadableKind })
-		return []foundTrouble{{&all[i], occurrence{Count: 1, ID: fmt.Sprint(err)}}}
+		return []foundTrouble{{&partsUnreadable, occurrence{Count: 1, ID: fmt.Sprint(err)}}}
 	}
 	return r.found
 }
