@@ -140,7 +140,8 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 		}
 	}
 	lines = needsDoing(o.object("status"))
-	if !slices.Contains(lines, "another key file has sealed what money needs: "+sealed[0]+" (and 2 more such: 'widgetd check' names all)") {
+	const needed = "another key file has sealed what money needs: "
+	if !slices.Contains(lines, needed+sealed[0]+" (and 2 more such: 'widgetd check' names all)") {
 		t.Errorf("no line of what was sealed elsewhere in %q", lines)
 	}
 }

@@ -60,7 +60,8 @@ func dashboard() string {
 	type object = map[string]any
 	source := object{"type": "prometheus", "uid": "${source}"}
 	text := `{"title": "widgetd", "uid": "widgetd", "tags": ["widgetd"], "schemaVersion": 39,` + "\n" +
-		` "time": {"from": "now-24h", "to": "now"}, "refresh": "1m", "timezone": "browser", "annotations": {"list": []},` + "\n" +
+		` "time": {"from": "now-24h", "to": "now"}, "refresh": "1m", "timezone": "browser",` +
+		` "annotations": {"list": []},` + "\n" +
 		` "templating": {"list": [{"name": "source", "type": "datasource", "query": "prometheus"}]},` + "\n" +
 		` "panels": [`
 	between := "\n"

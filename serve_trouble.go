@@ -115,8 +115,8 @@ func standsAs(kind string) func(s *server) (occurrence, error) {
 	}
 }
 
-// trouble returns the kind of trouble that a standing is; "": none. A reason that is nowhere named holds the machine, or
-// ends it.
+// trouble returns the kind of trouble that a standing is; "": none. A reason that is nowhere named holds the machine,
+// or ends it.
 func (now standing) trouble() string {
 	switch {
 	case now.reason == reasonSilent:
