@@ -125,7 +125,9 @@ func proves(p proof) func(s *service) {
 			t.endProof(&p)
 			return nil
 		})
-		s.server.health.proof = &proof{What: p.What, DueSince: newStamp(time.Now().Add(-proofOverdue - time.Hour))}
+		long := newStamp(time.Now().Add(-proofOverdue - time.Hour))
+		s.server.health.proof = &proof{What: p.What, DueSince: long} // as its next look at the file has it
+		s.sql(`UPDATE proofs SET due_since = ?`, long)
 	}
 }
 
@@ -359,8 +361,10 @@ func TestTroubles_ofFilesAndOfAServiceThatCommandsSee(t *testing.T) {
 	// Of a service of another version that names none, what health says is told.
 	kinds := []string{}
 	for _, f := range reportOn(&serviceStatus{Version: "0.9", Health: healthWarn, Output: "it is ill"}).found {
-		seenTroubles.Store(f.kind, true)
-		kinds = append(kinds, f.kind+": "+f.text(true))
+		if strings.HasPrefix(f.kind, "service_") { // there is no key file either
+			seenTroubles.Store(f.kind, true)
+			kinds = append(kinds, f.kind+": "+f.text(true))
+		}
 	}
 	equal(t, "kinds", kinds, []string{"service_unwell: health is warn: it is ill",
 		"service_version: the service runs version 0.9, this is " + buildName() + ": restart it"})
