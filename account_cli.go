@@ -483,6 +483,20 @@ func originRemove(e *env) error {
 	})
 }
 
+// refuseToSign returns an error if the clock is too far ahead of the latest time that a service took for right for
+// anything to be signed with it, as a service would (signingHeld).
+func (e *env) refuseToSign(t *tx) error {
+	seen, err := t.clockSeen()
+	if err != nil || seen.IsZero() || e.synchronised == nil {
+		return err
+	}
+	if judgeClock(e.now().Sub(seen.Time), e.synchronised) == clockFarAhead {
+		return fmt.Errorf("nothing is signed by this clock, which is more than a day ahead of %s, the latest time "+
+			"that was right: set it right, or if it is right, run 'widgetd clock accept'", seen)
+	}
+	return nil
+}
+
 func tokenIssue(e *env) error {
 	account, err := e.needAccount()
 	if err != nil {
@@ -516,6 +530,9 @@ func tokenIssue(e *env) error {
 	token, row := "", tokenRow{AccountID: account, ClientID: client, Scope: strings.Join(scopes, " "),
 		AllAccounts: e.on("all-accounts")}
 	err = e.change(func(t *tx) (err error) {
+		if err := e.refuseToSign(t); err != nil {
+			return err
+		}
 		if token, row, err = issueToken(t, keys, row, ttl.after(t.now.Time).Sub(t.now.Time)); err != nil {
 			return err
 		}

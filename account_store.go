@@ -142,8 +142,8 @@ func (t *tx) setClosed(id string, at stamp) {
 }
 
 // endingTokens are those that the status command tells of. Short-lived ones are left to whoever renews them.
-var endingTokens = statusLine{label: "tokens", one: "token ends", many: "tokens end", span: endingSoon,
-	advice: " within 14 days, the first on $day: 'widgetd token list'",
+var endingTokens = trouble{kind: "tokens_end", urgency: sameDay, span: endingSoon,
+	one: "$n token ends", many: "$n tokens end", advice: " within 14 days, the first on $day: 'widgetd token list'",
 	query: `SELECT expires_at AS since, id FROM tokens WHERE revoked_at IS NULL AND expires_at > ?1 AND expires_at < ?2
 		AND julianday(expires_at) - julianday(created_at) > 14`}
 

@@ -20,7 +20,7 @@ func keyNoun() noun {
 		name:     "key",
 		wings:    func(s *server) []wing { return []wing{keyWing(s)} },
 		commands: keyCommands,
-		status:   []statusLine{{label: "keys", read: keyStatus}},
+		troubles: keyTroubles,
 		check:    lackingKeys,
 		events:   keyEvents,
 	}
@@ -295,16 +295,34 @@ func lackingKeys(q *queries, keys *keyring, now time.Time) (faults []string, err
 	return faults, err
 }
 
-// keyStatus is what the status command says of keys that the key file lacks.
-func keyStatus(v *statusView, to *statusReport) error {
-	if v.keys == nil {
-		return nil
-	}
-	lacking, err := lackingKeys(v.queries, v.keys, v.now)
-	for _, line := range lacking {
-		to.ask("%s", line)
-	}
-	return err
+// keyTroubles are those of the key file. Which keys it lacks is looked for by commands only, since that reads every
+// device.
+var keyTroubles = []trouble{
+	{kind: "keys_lacking", urgency: atOnce, one: "a key that tokens or leases need is missing: $id",
+		many: "$n keys that tokens or leases need are missing: $id (and $more more such: 'widgetd check' names all)",
+		outside: func(v *statusView) (occurrence, error) {
+			if v.keys == nil || v.store == nil {
+				return occurrence{}, nil
+			}
+			lines, err := lackingKeys(v.queries, v.keys, v.now)
+			return foundLines(lines), err
+		}},
+	{kind: "secrets_foreign", urgency: sameDay, money: true, one: "another key file has sealed what money needs: $id",
+		many: "another key file has sealed what money needs: $id (and $more more such: 'widgetd check' names all)",
+		inFile: func(v *statusView) (occurrence, error) {
+			var all []string
+			for _, foreign := range foreignOf(v.of) {
+				if v.keys == nil {
+					break
+				}
+				lines, err := foreign(v.queries, v.keys)
+				if err != nil {
+					return occurrence{}, err
+				}
+				all = append(all, lines...)
+			}
+			return foundLines(all), nil
+		}},
 }
 
 // wholeKid returns the kid of the only key whose kid ends so, in at least leastIDEnd characters; else the text itself.

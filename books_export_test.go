@@ -205,7 +205,7 @@ func TestBooks_aDayInAnotherCurrencyIsHeldAndAskedAboutOnce(t *testing.T) {
 		long := newStamp(time.Now().Add(-heldTooLong))
 		totals, err := k.store.booksTotals(long)
 		k.check(err)
-		asks := statusAsks(t, k.store, booksNeeds...)
+		asks := statusAsks(t, k.store, booksTroubles...)
 		if totals.Held != 1 || totals.HeldLong != 0 || len(asks) != 0 {
 			t.Errorf("it hides what can be mended: %+v %q", totals, asks)
 		}

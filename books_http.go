@@ -35,7 +35,6 @@ func booksWing(s *server, b *books) wing {
 		route{pattern: "GET /books/callback/{product}", free: true, address: "books", page: "books",
 			run: a.comeBack})
 	w.refusals = map[string]refusalForm{"books": booksRefused}
-	w.metrics = booksMetrics(s.store)
 	if !s.noBooks {
 		w.workers = append(w.workers, newBooksWorker(b).run)
 	}
@@ -127,29 +126,6 @@ func (a *booksAPI) expireLinks(ctx context.Context) error {
 		return t.removeBookAuthorizations(rowsAtOnce), nil
 	})
 	return err
-}
-
-// booksMetrics are the metrics of books, read from the database. They are left out while it can't be read.
-func booksMetrics(st *store) []metric {
-	return []metric{{"widgetd_books", "gauge",
-		"Connections with books, those that fail or need their owner; exports held, refused, unknown or failed.",
-		func() []string {
-			n, err := st.booksTotals(newStamp(st.now().Add(-heldTooLong)))
-			if err != nil {
-				return nil
-			}
-			return []string{
-				fmt.Sprintf(`{what="connections"} %d`, n.Connections),
-				fmt.Sprintf(`{what="failed"} %d`, n.Failed),
-				fmt.Sprintf(`{what="failing_connections"} %d`, n.Failing),
-				fmt.Sprintf(`{what="held"} %d`, n.Held),
-				fmt.Sprintf(`{what="held_long"} %d`, n.HeldLong),
-				fmt.Sprintf(`{what="need_reconnect"} %d`, n.NeedOwner),
-				fmt.Sprintf(`{what="refused"} %d`, n.Refused),
-				fmt.Sprintf(`{what="unknown"} %d`, n.Unknown),
-				fmt.Sprintf(`{what="waiting"} %d`, n.Waiting),
-			}
-		}}}
 }
 
 // booksRefusal turns errors of the books into refusals for the caller. Other errors are returned as they are.

@@ -27,7 +27,7 @@ func (k *bookkeeper) toldOf(x *bookExport, day, words string) {
 	}
 	want := []string{"1 entry is refused by the books since " + day + " (" + because + words +
 		"): 'widgetd books export list -state held'"}
-	if got := statusAsks(k.t, k.store, booksNeeds...); !slices.Equal(got, want) {
+	if got := statusAsks(k.t, k.store, booksTroubles...); !slices.Equal(got, want) {
 		k.t.Errorf("status asks for %q, want %q", got, want)
 	}
 	if k.needsOwner() || len(k.events("books.needs_reconnect")) > 0 || !k.failingSince().IsZero() {
@@ -142,7 +142,7 @@ func TestBooks_anEntryWhoseAnswerWasLostIsToldOfWhileARightIsMissing(t *testing.
 		k.fortnox.change(func(c *fortnoxFakeCompany) { c.lacks = fortnoxFakeLack{} })
 		k.after(25*time.Hour, x.ID, exportPosted)
 		k.adds(4200)
-		if asks := statusAsks(t, k.store, booksNeeds...); len(asks) > 0 {
+		if asks := statusAsks(t, k.store, booksTroubles...); len(asks) > 0 {
 			t.Errorf("status still asks for %q", asks)
 		}
 	})
@@ -161,7 +161,7 @@ func TestBooks_anEntryThatCanBeLookedForAgainIsNotToldOfAnyMore(t *testing.T) {
 		k.fortnox.change(func(c *fortnoxFakeCompany) { c.lacks = fortnoxFakeLack{} })
 		k.retry(x.ID)
 		looked := k.after(time.Minute, x.ID, exportUnknown)
-		if asks := statusAsks(t, k.store, booksNeeds...); len(asks) > 0 || looked.Detail != nil {
+		if asks := statusAsks(t, k.store, booksTroubles...); len(asks) > 0 || looked.Detail != nil {
 			t.Errorf("status asks for %q, its detail is %q", asks, valueOr(looked.Detail, ""))
 		}
 		k.after(20*time.Minute, x.ID, exportPosted)

@@ -109,8 +109,8 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 			": 'widgetd books export list -state failed'",
 		"1 entry is refused by the books since " + now.after(-heldTooLong).day() +
 			" (no_right: 2000663 Nej.): 'widgetd books export list -state held'",
-		"1 entry held since " + now.after(-heldTooLong).day() +
-			": 'widgetd books export list -state held'",
+		"2 entries held since " + now.after(-heldTooLong).day() +
+			" (needs_reconnect): 'widgetd books export list -state held'",
 	} {
 		if !slices.Contains(lines, want) {
 			t.Errorf("no line %q in %q", want, lines)
@@ -140,7 +140,8 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 		}
 	}
 	lines = needsDoing(o.object("status"))
-	if !slices.Contains(lines, sealed[0]+" (and 2 more such: 'widgetd check' names all)") {
+	const needed = "another key file has sealed what money needs: "
+	if !slices.Contains(lines, needed+sealed[0]+" (and 2 more such: 'widgetd check' names all)") {
 		t.Errorf("no line of what was sealed elsewhere in %q", lines)
 	}
 }

@@ -486,25 +486,26 @@ func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
 	return n, err
 }
 
-// booksNeeds are what the status command asks for, of what booksTotals counts.
-var booksNeeds = []statusLine{
-	{label: "entries that failed", money: true, one: "entry", many: "entries",
+// booksTroubles are the troubles of what booksTotals counts.
+var booksTroubles = []trouble{
+	{kind: "books_failed", urgency: sameDay, money: true, one: "$n entry", many: "$n entries",
 		advice: " failed since $day: 'widgetd books export list -state failed'",
 		query: `SELECT x.held_at AS since, x.id` + fromWaitingExports + ` AND x.held_at IS NOT NULL
 			AND x.state = 'failed'`},
-	{label: "entries that books refuse", money: true, one: "entry is", many: "entries are",
+	{kind: "books_refused", urgency: sameDay, money: true, one: "$n entry is", many: "$n entries are",
 		advice: " refused by the books since $day ($id): 'widgetd books export list -state held'",
 		query: `SELECT x.held_at AS since, substr(coalesce(x.reason || ': ', '') || x.detail, 1, 300) AS id` +
 			fromWaitingExports + isRefused},
-	{label: "entries that are held", money: true, one: "entry", many: "entries",
-		advice: " held since $day: 'widgetd books export list -state held'", span: -heldTooLong,
-		query: `SELECT x.held_at AS since, x.id` + fromWaitingExports + ` AND x.held_at <= ?2 AND x.state = 'held'
+	{kind: "books_held", urgency: sameDay, money: true, one: "$n entry", many: "$n entries",
+		advice: " held since $day ($id): 'widgetd books export list -state held'",
+		query: `SELECT x.held_at AS since, x.reason AS id` + fromWaitingExports + ` AND x.held_at <= ?1
+			AND x.state = 'held'
 			AND x.due_at IS NOT NULL AND x.reason NOT IN ('no_license', 'no_right', 'refused')`},
-	{label: "owners of books", money: true, one: "connection with books waits for its owner",
-		many: "connections with books wait for their owners", advice: " since $day: 'widgetd books list'",
+	{kind: "books_needs_reconnect", urgency: sameDay, money: true, one: "$n connection with books waits for its owner",
+		many: "$n connections with books wait for their owners", advice: " since $day: 'widgetd books list'",
 		query: `SELECT b.needs_reconnect_at AS since, b.id` + fromUsedBooks + ` AND b.needs_reconnect_at IS NOT NULL`},
-	{label: "answers of books", money: true, one: "connection with books gets no usable answer",
-		many: "connections with books get no usable answers", advice: " since $day: 'widgetd books list'",
+	{kind: "books_silent", urgency: sameDay, money: true, one: "$n connection with books gets no usable answer",
+		many: "$n connections with books get no usable answers", advice: " since $day: 'widgetd books list'",
 		span: -time.Hour,
 		query: `SELECT b.failing_since AS since, b.id` + fromUsedBooks + ` AND b.needs_reconnect_at IS NULL
 			AND b.failing_since <= ?2`},

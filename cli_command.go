@@ -125,6 +125,7 @@ type env struct {
 	values         map[string]string // of every option that the command takes, see take
 	now            func() time.Time
 	callLimit      time.Duration     // for a call to an address of 'widgetd watch'; 0: watchLimit
+	synchronised   func() bool       // whether the kernel says that the clock is right; nil: the clock is not doubted
 	opened         *store            // the database, while withStore has it open
 	shared         *store            // the database, which tests keep open; nil: withStore opens it
 	installed      string            // directory of the installation: installedDir; "": none is looked for

@@ -210,6 +210,8 @@ type server struct {
 	health         healthCheck
 	running        counter[string] // requests with an Idempotency-Key, by what their answers are stored under
 	metrics        metrics
+	kinds          []trouble // of the nouns
+	troubles       countOfTroubles
 	told           *teller // the handler of log
 	startedAt      time.Time
 	keysStale      atomic.Bool // the key file can't be used, so the keys loaded before stay in use
@@ -250,6 +252,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		refusals: map[string]refusalForm{}, wingCounts: map[string]func() int64{},
 		doors: newDoors(questionsAtOnce), elsewhere: http.NewCrossOriginProtection()}
 	s.log = slog.New(s.told)
+	s.kinds = troublesOf(of)
 	s.startClock()
 	s.outbound.blocked = st.waits
 	st.met.tellOf(func(row *unreadableRow) { // past the teller, which would count the tables together

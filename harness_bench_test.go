@@ -839,7 +839,7 @@ func BenchmarkBooks_lookUps(b *testing.B) {
 		}},
 		{"enqueue", func() error { w.enqueue(b.Context()); return nil }},
 		{"totals", func() error { _, err := s.store.booksTotals(now); return err }},
-		{"troubled", func() error { _, _, _, err := s.store.countSince(booksNeeds[1].query, now, now); return err }},
+		{"troubled", func() error { _, _, _, err := s.store.countSince(booksTroubles[1].query, now, now); return err }},
 	}
 	for _, state := range []string{exportPosted, exportHeld} {
 		if state == exportHeld {

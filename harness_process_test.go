@@ -138,7 +138,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if whole {
-		for _, missing := range append(neverSeen(), neverRun()...) {
+		for _, missing := range slices.Concat(neverSeen(), neverRun(), neverFound()) {
 			fmt.Fprintln(os.Stderr, "no test has got", missing)
 			code = 1
 		}

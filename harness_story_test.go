@@ -363,7 +363,7 @@ func (b *story) hasStates(words []string, _ string) error {
 		return nil
 	}
 	p := b.attempt(b.id)
-	if asks := statusAsks(b.t, b.store, paymentNeeds[0]); valueOr(p.Reason, "") != words[2] || len(asks) != 1 {
+	if asks := statusAsks(b.t, b.store, paymentTroubles[0]); valueOr(p.Reason, "") != words[2] || len(asks) != 1 {
 		return fmt.Errorf("it is in review for %s, status asks %q", valueOr(p.Reason, "nothing"), asks)
 	}
 	return nil

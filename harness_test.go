@@ -378,6 +378,7 @@ func (s *service) opening(args ...string) (string, error) {
 func (s *service) dispatch(e *env, out *strings.Builder, args []string) (string, error) {
 	err := e.dispatch(args)
 	noteCommand(args, err)
+	noteTroubles(args, out.String())
 	s.notice()
 	return out.String(), err
 }
@@ -972,14 +973,15 @@ func runOK(t testing.TB, args ...string) string {
 // An operator runs commands on a directory of its own. Where the files lie comes
 // from the environment, as on a server.
 type operator struct {
-	t       testing.TB
-	dir     string
-	env     map[string]string
-	account string      // the main one
-	told    *discretion // what was printed in confidence
-	noted   string      // what the last command wrote to standard error
-	shares  bool        // the open database, among commands; else each opens it
-	opened  *store      // that one
+	t            testing.TB
+	dir          string
+	env          map[string]string
+	account      string      // the main one
+	told         *discretion // what was printed in confidence
+	noted        string      // what the last command wrote to standard error
+	shares       bool        // the open database, among commands; else each opens it
+	opened       *store      // that one
+	clockUnknown bool        // the kernel can't say whether the clock is right
 }
 
 // filesIn is the environment that says where the database and the keys lie.
@@ -1043,9 +1045,10 @@ func (o *operator) try(args ...string) (string, error) {
 	o.t.Helper()
 	var stdout, stderr bytes.Buffer
 	e := newEnv(o.t.Context(), func(name string) string { return o.env[name] }, &stdout, &stderr)
-	e.shared = o.database(args)
+	e.shared, e.synchronised = o.database(args), func() bool { return !o.clockUnknown }
 	err := e.dispatch(args)
 	noteCommand(args, err)
+	noteTroubles(args, stdout.String())
 	o.told.hear(stdout.String())
 	o.noted = stderr.String()
 	if !expectedNotes.MatchString(o.noted) {

@@ -85,7 +85,8 @@ func newEnv(ctx context.Context, getenv func(string) string, stdout, stderr io.W
 	syscall.Umask(0o077) // files that are created can be read by this user only
 	getenv = withoutReturn(getenv)
 	e := &env{ctx: ctx, getenv: getenv, stdin: os.Stdin, stdout: stdout, stderr: stderr, nouns: nouns(),
-		now: time.Now, installed: installedDir, uid: os.Geteuid(), caller: callingUser(getenv),
+		now: time.Now, synchronised: kernelSynchronised, installed: installedDir, uid: os.Geteuid(),
+		caller: callingUser(getenv),
 		canAsk: isTerminal(os.Stdin) && isTerminal(stderr), rewrites: isTerminal(stderr) && getenv("TERM") != "dumb"}
 	e.commands = allCommands()
 	return e

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -21,6 +23,7 @@ type noun struct {
 	events   eventTable
 
 	status   []statusLine      // what the status command says about it
+	troubles []trouble         // what may need doing about it
 	rows     []rowReader       // read the rows of its tables, for the check command
 	check    rowCheck          // further checks by the check command; nil: only those that every table gets
 	retry    retrying          // what the check command tries again; nil: nothing
@@ -47,42 +50,164 @@ func foreignOf(of []noun) (all []foreignSecrets) {
 	return all
 }
 
-// A statusLine is what the status command says of one thing of a noun: what read finds or, with a query, what needs
-// doing as long as that has rows. Each is read by itself, so that one that can't be read does not hide the others.
+// A statusLine is what the status command says of one thing of a noun. Each is read by itself, so that one that can't
+// be read does not hide the others.
 type statusLine struct {
 	label string // shown before its text, and before the error if it can't be read
-	money bool   // money waits for it, so the operator should do it first
 	read  func(v *statusView, to *statusReport) error
-
-	one, many string        // what a row is: "payment", "payments"
-	advice    string        // what follows: " in review since $day: 'widgetd order show $id'"; $since has the time too
-	span      time.Duration // from ?1, now, to ?2
-	query     string        // each row has since when, and an id for advice; of more than ?3 the others are not counted
 }
 
-// A statusView is what the status command reads from.
+// A trouble is one kind of thing that needs somebody. The status command prints it, 'widgetd watch' tells that it is
+// new, worse or over, metrics count it, alerts fire by its urgency and, where it is the service's own, health tells it.
+type trouble struct {
+	kind    string // its name, which stays: "payments_in_review"
+	urgency urgency
+	money   bool         // money waits for it
+	health  healthStatus // what health is while it lasts, and tells as occurrence.What; "": it is not health's
+
+	// What is said of one and of many, if that differs, and what then follows, such as a command. See text.
+	one, many, advice string
+
+	// How it is found: what the file says counts where it can be read, then what a service knows of itself, which is
+	// all that health tells. What commands see comes before both.
+	inService func(s *server) (occurrence, error)
+	inFile    func(v *statusView) (occurrence, error)
+	query     string                                  // each row has since when, and an id; at most ?3 count
+	span      time.Duration                           // from ?1, now, to ?2
+	outside   func(v *statusView) (occurrence, error) // by commands only: files, units, and what takes long
+}
+
+// measured reports whether a service can find a trouble, so that there is a metric.
+func (t *trouble) measured() bool {
+	return t.inService != nil || t.inFile != nil || t.query != "" || t.kind == unreadableKind
+}
+
+// unreadableKind is the trouble that others can't be looked for. Whoever looks for the others finds it.
+const unreadableKind = "unreadable"
+
+// troublesOf returns the troubles of the given nouns.
+func troublesOf(of []noun) []trouble {
+	return collectNouns(of, func(n *noun) []trouble { return n.troubles })
+}
+
+// An urgency says how soon somebody must know of a trouble.
+type urgency string
+
+const (
+	atOnce   urgency = "rings" // also at night: a telephone rings
+	sameDay  urgency = "day"
+	whenSeen urgency = "told" // when somebody looks
+)
+
+// urgencies are all of them, the highest first.
+var urgencies = []urgency{atOnce, sameDay, whenSeen}
+
+// An occurrence is what was found of a trouble: how many, and what fills its sentence.
+type occurrence struct {
+	Kind  string `json:"kind"`
+	Count int    `json:"count"`          // 0: it is not there
+	Since stamp  `json:"since"`          // $since, and $day; zero: not known
+	What  string `json:"what,omitempty"` // $what: one of the program's own texts, which anybody may see
+	ID    string `json:"id,omitempty"`   // $id: what somebody else may have written: a name, an id, an error
+}
+
+// occursIf is an occurrence that either is there or is not.
+func occursIf(is bool, since stamp, what, id string) occurrence {
+	return occurrence{Count: oneIf[is], Since: since, What: what, ID: id}
+}
+
+// foundList is an occurrence of things that somebody else may have written, all of which it names.
+func foundList(all []string) occurrence {
+	return occurrence{Count: len(all), ID: strings.Join(all, "; ")}
+}
+
+// foundLines is an occurrence of lines that somebody else may have written, of which it has the first.
+func foundLines(lines []string) occurrence {
+	f := occurrence{Count: len(lines)}
+	if len(lines) > 0 {
+		f.ID = lines[0]
+	}
+	return f
+}
+
+// A foundTrouble is a trouble that is there.
+type foundTrouble struct {
+	*trouble
+	occurrence
+}
+
+// text returns the sentence: with $n how many, $more how many more than one, and what else an occurrence has. What
+// somebody else has written is "…" unless it is open.
+func (f *foundTrouble) text(open bool) string {
+	sentence := f.one
+	if f.Count > 1 {
+		sentence = cmp.Or(f.many, f.one)
+	}
+	id := "…"
+	if open {
+		id = f.ID
+	}
+	said := map[string]string{"n": strings.TrimSpace(countedUpTo(f.Count, "", "")), "more": strconv.Itoa(f.Count - 1),
+		"since": f.Since.String(), "day": f.Since.day(), "what": f.What, "id": id}
+	return os.Expand(sentence+f.advice, func(name string) string { return said[name] })
+}
+
+// compareTroubles orders troubles: the most urgent first, then those that money waits for, then the oldest.
+func compareTroubles(a, b *foundTrouble) int {
+	sooner := func(f *foundTrouble) int { return slices.Index(urgencies, f.urgency) }
+	return cmp.Or(sooner(a)-sooner(b), oneIf[b.money]-oneIf[a.money],
+		oneIf[a.Since.IsZero()]-oneIf[b.Since.IsZero()], a.Since.Compare(b.Since.Time))
+}
+
+// A statusView is what troubles are looked for in, and what the status command reads from.
 type statusView struct {
 	*store
 	now     time.Time
+	of      []noun
 	keys    *keyring       // nil: the key file can't be read
 	service *serviceStatus // nil: it does not run, or can't be asked
+	env     *env           // of the command; nil: the service looks
+	failed  error          // why the service can't be asked
+	db      string         // the path of the file
 	days    int            // that are shown; 0: none
 	account string         // whose days they are; "": of all
 }
 
+// litestream reports whether Litestream makes the backups, as far as is known.
+func (v *statusView) litestream() bool { return v.service != nil && v.service.Litestream }
+
+// view returns what a service looks for troubles in.
+func (s *server) view() *statusView {
+	return &statusView{store: s.store, now: s.now(), of: s.nouns, keys: s.keys.Load(),
+		service: &serviceStatus{Litestream: s.store.noCheckpoints}}
+}
+
+// find looks for a trouble in the file.
+func (v *statusView) find(t *trouble) (f occurrence, err error) {
+	switch {
+	case t.inFile != nil:
+		f, err = t.inFile(v)
+	case t.query != "":
+		f.Count, f.Since, f.ID, err = v.countSince(t.query, newStamp(v.now), newStamp(v.now.Add(t.span)))
+	}
+	return f, err
+}
+
 // A statusReport collects what the status command prints.
 type statusReport struct {
-	members    map[string]any // with -json
-	details    []detail       // on the screen
-	unreadable []string       // what could not be read, and why
-	money      []string       // what the operator should do first
-	needs      []string       // and then
-	troubles   []trouble      // the same, as 'widgetd watch' tells it
-	width      int            // of the screen; 0: no limit
-	days       *dayReport     // nil: none is shown
+	members map[string]any // with -json
+	details []detail       // on the screen
+	found   []foundTrouble
+	faults  []statusFault // what could not be read
+	width   int           // of the screen; 0: no limit
+	days    *dayReport    // nil: none is shown
+	label   string        // that the next row on the screen has
+}
 
-	line  statusLine // that is read now
-	label string     // that its next row on the screen has
+// A statusFault is an error for which a part can't be read, and how many more.
+type statusFault struct {
+	text, part string
+	more       int
 }
 
 // set sets a member of what is printed with -json.
@@ -94,47 +219,13 @@ func (r *statusReport) say(format string, args ...any) {
 	r.label = ""
 }
 
-// ask adds something that the operator should do: one line for all things of a kind.
-func (r *statusReport) ask(format string, args ...any) {
-	r.askAs(fmt.Sprintf(format, args...), newTrouble(format, args))
-}
-
-// askAs adds something that the operator should do, and how it is told.
-func (r *statusReport) askAs(need string, told trouble) {
-	to := &r.needs
-	if r.line.money {
-		to = &r.money
+// needs returns what the operator should do.
+func (r *statusReport) needs() []string {
+	lines := []string{}
+	for i := range r.found {
+		lines = append(lines, r.found[i].text(true))
 	}
-	*to = append(*to, need)
-	r.troubles = append(r.troubles, told)
-}
-
-// askFirst adds the first of lines that are all of a kind, and how many more there are.
-func (r *statusReport) askFirst(lines []string) {
-	switch n := len(lines) - 1; {
-	case n == 0:
-		r.ask("%s", lines[0])
-	case n > 0:
-		r.ask("%s (and %d more such: 'widgetd check' names all)", lines[0], n)
-	}
-}
-
-// readLine reads one line of a report.
-func (r *statusReport) readLine(v *statusView, line statusLine) error {
-	r.line, r.label = line, line.label
-	if line.query == "" {
-		return line.read(v, r)
-	}
-	n, since, id, err := v.countSince(line.query, newStamp(v.now), newStamp(v.now.Add(line.span)))
-	if err == nil && n > 0 {
-		said := map[string]string{"day": since.day(), "since": since.String(), "id": "…"}
-		told := os.Expand(line.advice, func(name string) string { return said[name] })
-		said["id"] = id
-		counted := countedUpTo(n, line.one, line.many)
-		r.askAs(counted+os.Expand(line.advice, func(name string) string { return said[name] }),
-			trouble{line.many + line.advice, n, counted + told})
-	}
-	return err
+	return lines
 }
 
 // countedUpTo returns a number with its noun or verb. A count that has stopped at maxCounted is "10000 or more".

@@ -174,7 +174,7 @@ func (s *shop) capturedDead() (*order, *payment) {
 func (s *shop) inReview(p *payment, reason string, told int) {
 	s.t.Helper()
 	p = s.attempt(p.OrderID)
-	asks := statusAsks(s.t, s.store, paymentNeeds[0])
+	asks := statusAsks(s.t, s.store, paymentTroubles[0])
 	if p.State != paymentReview || valueOr(p.Reason, "") != reason || len(asks) != 1 ||
 		!strings.Contains(asks[0], "order show "+p.OrderID) {
 		s.t.Fatalf("the attempt is %s (%s), status asks %q", p.State, valueOr(p.Reason, ""), asks)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -25,8 +24,7 @@ func paymentWing(s *server, p *payments) wing {
 			{pattern: "GET /payments", scope: scopeOrders, question: true,
 				endpoint: owned(s, readPaymentQuery, s.listPayments)},
 		},
-		metrics: paymentMetrics(s.store),
-		chores:  []chore{{fault: "customers of orders can't be erased", timeDriven: true, run: a.eraseCustomers}},
+		chores: []chore{{fault: "customers of orders can't be erased", timeDriven: true, run: a.eraseCustomers}},
 	}
 	for _, p := range paymentProviders {
 		w.routes = append(w.routes, route{pattern: "POST /payments/" + p.name + "/{connection}", raw: true, free: true,
@@ -46,26 +44,6 @@ func paymentsOf(s *server) *payments {
 		clients = newProviders(s.outbound, s.urls, s.now)
 	}
 	return &payments{connector: s.connector(s.noPayments), providers: clients}
-}
-
-// paymentMetrics returns the metrics of payments, which are left out while the database can't be read.
-func paymentMetrics(st *store) []metric {
-	return []metric{{"widgetd_payments", "gauge",
-		"Attempts to pay: under way, in review, overdue, ending; refused: keys of connections, and methods.",
-		func() []string {
-			n, err := st.paymentTotals(st.now())
-			if err != nil {
-				return nil
-			}
-			return []string{
-				fmt.Sprintf(`{what="ending"} %d`, n.Ending),
-				fmt.Sprintf(`{what="live"} %d`, n.Live),
-				fmt.Sprintf(`{what="overdue"} %d`, n.Overdue),
-				fmt.Sprintf(`{what="refused_connections"} %d`, n.Refusing),
-				fmt.Sprintf(`{what="refused_methods"} %d`, n.Refused),
-				fmt.Sprintf(`{what="review"} %d`, n.Review),
-			}
-		}}}
 }
 
 // A paymentQuery asks for a page of attempts.

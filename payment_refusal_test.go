@@ -76,9 +76,9 @@ func (s *shop) evening(orders int, method string) {
 // hears checks what the operator and the restaurant hear: of how many methods, and how often it was told.
 func (s *shop) hears(methods, events int) (asked string) {
 	s.t.Helper()
-	asks := statusAsks(s.t, s.store, paymentNeeds[len(paymentNeeds)-1])
+	asks := statusAsks(s.t, s.store, paymentTroubles[len(paymentTroubles)-1])
 	equal(s.t, "what status asks", len(asks), min(methods, 1))
-	equal(s.t, "the metric", scrape(s.server)[`widgetd_payments{what="refused_methods"}`], fmt.Sprint(methods))
+	equal(s.t, "the metric", s.metricOf("payment_methods_refused"), fmt.Sprint(methods))
 	equal(s.t, "the events", s.eventsOf(eventAttemptsRefused), events)
 	return strings.Join(asks, "")
 }
@@ -121,9 +121,6 @@ func TestRefusals_ofAnEveningAreToldOnceAndEndWithASession(t *testing.T) {
 		equal(t, "what status asks", asked, "1 payment method is refused by its provider, each new payment since "+
 			since.String()+": 'widgetd payment check' with "+s.connection+" (card, 3 in a row, account_invalid: "+
 			words+")")
-		r := &statusReport{}
-		s.check(r.readLine(&statusView{store: s.store, now: time.Now()}, paymentNeeds[len(paymentNeeds)-1]))
-		lacks(t, r.troubles[0].text+r.troubles[0].key, "live charges") // which 'widgetd watch' posts to others
 		events := s.get("/events?type=payment.refused", bearer(s.token(s.account, scopeEvents+" "+scopeOrders))).is(200)
 		contains(t, events.body, `"subject_id":"`+s.connection+`"`,
 			`"data":{"code":"account_invalid","connection_id":"`+s.connection+`","count":"3","method":"card"}}`)
@@ -277,7 +274,7 @@ func TestRefusals_areToldAsLongAsSomebodyCanDoSomething(t *testing.T) {
 		"its keys are refused, which is told": func(s *shop) {
 			s.fail(opCreate, fault401)
 			s.presses(s.guestOrder(), methodCard)
-			equal(s.t, "what status asks", len(statusAsks(s.t, s.store, paymentNeeds...)), 1)
+			equal(s.t, "what status asks", len(statusAsks(s.t, s.store, paymentTroubles...)), 1)
 		},
 	}, func(s *shop, ends func(*shop)) {
 		for range 3 {
@@ -301,7 +298,7 @@ func TestRefusals_ofKeysLeaveTheMethodOut(t *testing.T) {
 			s.presses(s.guestOrder(), methodCard).is(503)
 		}
 		s.hears(0, 1)
-		equal(t, "what status asks", len(statusAsks(t, s.store, paymentNeeds...)), 1)
+		equal(t, "what status asks", len(statusAsks(t, s.store, paymentTroubles...)), 1)
 		s.get(o.path("")).is(200).shows(buttons(methodTwint)...)
 		s.settle(earlier) // after which its keys are not refused
 		s.hears(1, 1)

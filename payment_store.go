@@ -369,32 +369,34 @@ func (q *queries) paymentTotals(now time.Time) (n paymentTotals, err error) {
 	return n, err
 }
 
-// paymentNeeds are what the status command asks for. Of live attempts it reads the maxCounted oldest.
-var paymentNeeds = []statusLine{
-	{label: "payments in review", money: true, one: "payment", many: "payments",
+// paymentTroubles read the maxCounted oldest of live attempts.
+var paymentTroubles = []trouble{
+	{kind: "payments_in_review", urgency: sameDay, money: true, one: "$n payment", many: "$n payments",
 		advice: " in review since $day: 'widgetd order show $id'",
 		query:  `SELECT created_at AS since, order_id AS id FROM payments WHERE state = 'review'`},
-	{label: "authorisations", money: true, one: "authorisation lapses", many: "authorisations lapse",
+	{kind: "authorisations_lapse", urgency: sameDay, money: true, one: "$n authorisation lapses",
+		many:   "$n authorisations lapse",
 		advice: ", the first at $since: 'widgetd order capture $id', or cancel it", span: endingNotice,
 		query: `SELECT capture_before AS since, order_id AS id FROM (` + oldestLive + ` LIMIT ?3)
 			WHERE capture_before < ?2`},
-	{label: "payments that are due", money: true, one: "payment waits", many: "payments wait",
+	{kind: "payments_late", urgency: atOnce, money: true, one: "$n payment waits", many: "$n payments wait",
 		advice: " too long for the provider, since $since: see the log", span: -time.Minute,
 		query: `SELECT due_at AS since, id FROM payments WHERE due_at < ?2`},
-	{label: "keys of payment connections", money: true, one: "payment connection has keys that its provider refuses",
-		many:   "payment connections have keys that their providers refuse",
+	{kind: "payment_keys_refused", urgency: atOnce, money: true,
+		one:    "$n payment connection has keys that its provider refuses",
+		many:   "$n payment connections have keys that their providers refuse",
 		advice: " since $day: 'widgetd payment $id'", span: keyWait,
 		query: `SELECT failing_since AS since, CASE WHEN removed_at IS NULL THEN 'check ' || id
 				ELSE 'reconnect ' || id || ' -secrets FILE' END AS id FROM payment_connections
 			WHERE failing_since IS NOT NULL AND (removed_at IS NULL OR id IN (` + stillNeeded + `))`},
-	{label: "disputes", money: true, one: "dispute stays open", many: "disputes stay open",
+	{kind: "disputes_open", urgency: sameDay, money: true, one: "$n dispute stays open", many: "$n disputes stay open",
 		advice: " for longer than banks take, since $day: ask the provider, 'widgetd order show $id'",
 		span:   -disputesEnd,
 		query: `SELECT d.opened_at AS since, d.order_id AS id
 			FROM disputes d CROSS JOIN payments p ON p.id = d.payment_id
 			WHERE d.closed_at IS NULL AND d.opened_at <= ?2 AND p.provider <> 'vipps'`}, // see paymentProvider.disputes
-	{label: "refused payments", money: true, one: "payment method is refused by its provider",
-		many:   "payment methods are refused by their providers",
+	{kind: "payment_methods_refused", urgency: atOnce, money: true, one: "$n payment method is refused by its provider",
+		many:   "$n payment methods are refused by their providers",
 		advice: ", each new payment since $since: 'widgetd payment check' with $id",
 		query: `SELECT r.since AS since, c.id || ' (' || r.method || ', ' || r.count || ' in a row, ' || r.code ||
 			iif(r.words = '', '', ': ' || r.words) || ')' AS id` + refusedTooLong},

@@ -11,7 +11,7 @@ func payoutNoun() noun {
 		ids:      []idKind{{"PAYOUT", "pot", "payouts", false, nil}},
 		problems: payoutProblems,
 		events:   payoutEvents,
-		status:   payoutNeeds,
+		troubles: payoutTroubles,
 		rows:     []rowReader{payoutTable.unreadable, payoutItemTable.unreadable},
 	}
 }

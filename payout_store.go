@@ -210,16 +210,17 @@ func (t *tx) postponePayouts(c *paymentConnection, due stamp, failing string) {
 		payouts_failing = nullif(?, '') WHERE id = ?`, c.PayoutsDueAt, due, failing, c.ID)
 }
 
-// payoutNeeds are what the status command asks for. Keys that may not read payouts matter where some are to be booked.
-var payoutNeeds = []statusLine{
-	{label: "payouts that differ", money: true, one: "payout does not add up", many: "payouts do not add up",
+// payoutTroubles are the troubles of payouts. Keys that may not read payouts matter where some are to be booked.
+var payoutTroubles = []trouble{
+	{kind: "payouts_differ", urgency: sameDay, money: true, one: "$n payout does not add up",
+		many:   "$n payouts do not add up",
 		advice: ", the first since $day: 'widgetd payout show $id'", span: -payoutTold,
 		query: heldPayouts(heldDiffers)},
-	{label: "payouts to compare", money: true, one: "payout waits", many: "payouts wait",
+	{kind: "payouts_to_compare", urgency: whenSeen, money: true, one: "$n payout waits", many: "$n payouts wait",
 		advice: " to be compared with the bank since $day: 'widgetd payout confirm $id'", span: -payoutTold,
 		query: heldPayouts(heldUnconfirmed)},
-	{label: "reading of payouts", one: "payment connection does not tell what it pays out",
-		many: "payment connections do not tell what they pay out", advice: ": 'widgetd payment check $id'",
+	{kind: "payouts_unread", urgency: sameDay, one: "$n payment connection does not tell what it pays out",
+		many: "$n payment connections do not tell what they pay out", advice: ": 'widgetd payment check $id'",
 		query: `SELECT coalesce(c.payouts_due_at, c.created_at) AS since, c.id FROM payment_connections c
 			WHERE c.payouts_failing IS NOT NULL AND c.removed_at IS NULL AND EXISTS (SELECT 1 FROM books_connections b
 				WHERE b.account_id = c.account_id AND b.payouts_from IS NOT NULL)`},

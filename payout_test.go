@@ -223,6 +223,7 @@ func TestPayout_thatIsHeldIsReadAgainOnceADay(t *testing.T) {
 		hook := k.webhookEvents()
 		k.look()
 		first := k.is(p, payoutPaid, heldDiffers)
+		contains(t, k.status(), "1 payout does not add up, the first since ")
 		k.there.takeCalls()
 		k.until(1, 15)
 		k.lookNow() // the provider has news, but it was read just now

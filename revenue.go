@@ -20,6 +20,7 @@ func revenueNoun() noun {
 		calls:    revenueRouteCommands,
 		rows:     []rowReader{factTable.unreadable},
 		retry:    checkBacklog,
+		troubles: []trouble{unrecordedRevenue},
 		settings: changeZone,
 	}
 }

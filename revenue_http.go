@@ -20,14 +20,6 @@ func revenueWing(s *server) wing {
 				endpoint: owned(s, readRevenueDate, s.getRevenueDay)},
 		},
 		chores: []chore{{fault: faultRevenue, timeDriven: true, run: retry.run}},
-		metrics: []metric{{"widgetd_revenue_backlog", "gauge", "Orders whose revenue could not be recorded.",
-			func() []string {
-				n, err := s.store.countBacklog()
-				if err != nil {
-					return nil
-				}
-				return []string{fmt.Sprintf(" %d", n)}
-			}}},
 	}
 }
 

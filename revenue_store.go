@@ -32,10 +32,10 @@ func (q *queries) accountsWithRevenue(first string, limit int) ([]account, error
 		ORDER BY a.id <> ?, a.name, a.id LIMIT ?`, first, limit)
 }
 
-// countBacklog returns how many orders are in the backlog, up to maxCounted.
-func (q *queries) countBacklog() (int, error) {
-	return oneValue[int](q, `SELECT count(*) FROM (SELECT 1 FROM revenue_backlog LIMIT ?)`, maxCounted)
-}
+// unrecordedRevenue is the orders of the backlog.
+var unrecordedRevenue = trouble{kind: "revenue_waits", urgency: sameDay, money: true, one: "$n order has revenue",
+	many: "$n orders have revenue", advice: " that can't be recorded: 'widgetd check' says why of $id",
+	query: `SELECT NULL AS since, order_id AS id FROM revenue_backlog`}
 
 // backlog returns the ids of up to limit orders of the backlog, in their order, after the id after.
 func (q *queries) backlog(after string, limit int64) ([]string, error) {

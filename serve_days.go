@@ -297,7 +297,8 @@ func checkReplaceable(path string) error {
 // writePage writes a report as a page that loads nothing, to a file that its group may read.
 func (e *env) writePage(r *statusReport) error {
 	if r.days == nil {
-		return errors.New(cmp.Or(strings.Join(r.unreadable, "; "), "a standby has no days to show"))
+		faults, _ := r.unreadable()
+		return errors.New(cmp.Or(strings.Join(faults, "; "), "a standby has no days to show"))
 	}
 	path, err := e.target(e.str(optHTML.name))
 	if err != nil {
@@ -343,7 +344,7 @@ func (r *statusReport) page(now time.Time) ([]byte, error) {
 		return nil, err
 	}
 	page := bytes.NewBufferString(pageMark)
-	err = parsed.Execute(page, map[string]any{"Days": days, "Needs": r.needs, "Pictures": pictures,
+	err = parsed.Execute(page, map[string]any{"Days": days, "Needs": r.needs(), "Pictures": pictures,
 		"Until": days.Dates[len(days.Dates)-1], "Written": newStamp(now), "Version": buildName(),
 		"Style": template.CSS(style), "Hash": hashSource(style)})
 	return page.Bytes(), err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -13,13 +14,17 @@ import (
 
 // healthNoun declares the health of the service.
 func healthNoun() noun {
-	return noun{name: "health", wings: func(s *server) []wing { return []wing{healthWing(s), daysWing(s)} }}
+	return noun{name: "health", wings: func(s *server) []wing { return []wing{healthWing(s), daysWing(s)} },
+		troubles: slices.Concat(serviceTroubles, statusTroubles)}
 }
+
+// healthRoute is the route of health.
+const healthRoute = "GET /widget/health"
 
 func healthWing(s *server) wing {
 	return wing{
 		// Nothing is refused since no query is read; a release that read it has told clients of the 422.
-		routes: []route{{pattern: "GET /widget/health", free: true, noQuery: true, refuses: "validation_failed",
+		routes: []route{{pattern: healthRoute, free: true, noQuery: true, refuses: "validation_failed",
 			answers:  answerForm{media: "application/health+json", also: 503},
 			endpoint: answeringWith[healthReport](admitted(s, readNoMembers, s.getHealth))}},
 		roots: []rootPath{{path: "/livez", serve: s.getLiveness, answers: answerForm{media: "text/plain"},
@@ -107,49 +112,29 @@ func (s *server) healthReport() *healthReport {
 	return s.reportOf(s.checkHealth())
 }
 
-// reportOf returns the report of the database's health and of everything else that health tells of.
+// reportOf returns the report of the database's health and of every other trouble that health tells of: the first that
+// fails or, if none does, the first that warns.
 func (s *server) reportOf(found *healthProbe) *healthReport {
 	now := s.store.standing()
 	if now.duty == dutyStandby {
 		return &healthReport{Status: healthFail, Version: "1", ReleaseID: buildName(), Output: now.reason,
 			Standby: true, Checks: map[string][]healthProbe{}}
 	}
-	report := &healthReport{Status: found.Status, Version: "1", ReleaseID: buildName(), Output: found.Output,
+	report := &healthReport{Status: healthPass, Version: "1", ReleaseID: buildName(),
 		Checks: map[string][]healthProbe{"sqlite:responseTime": {*found}}}
-	if met := s.store.met.damageMet(); met != nil && met.Write {
-		report.worsen(healthFail, damageWrittenReason)
-	} else if met != nil {
-		report.worsen(healthWarn, damageReadReason)
-	}
-	if len(s.store.met.rowsMet()) > 0 {
-		report.worsen(healthWarn, rowsUnreadReason)
-	}
 	if size := s.store.walSize(); size > s.store.maxWAL {
-		reason := s.walReason()
 		report.Checks["sqlite:logSize"] = []healthProbe{
-			{"datastore", size, "bytes", healthWarn, newStamp(s.now()), reason}}
-		report.worsen(healthWarn, reason)
+			{"datastore", size, "bytes", healthWarn, newStamp(s.now()), s.walReason()}}
 	}
-	if s.keysStale.Load() {
-		report.worsen(healthWarn, faultKeyFile)
-	}
-	report.worsen(healthWarn, string(s.compareClock(s.readClocks())))
-	report.worsen(healthWarn, s.health.unproven(s.now()))
-	if report.worsen(healthWarn, now.reason); now.duty == dutyFenced || s.draining.Load() {
-		report.Status, report.Output = healthFail, now.reason
-	}
-	if s.draining.Load() {
-		report.Output = storageReason(errClosed)
+	for _, t := range s.kinds {
+		if t.health == "" || report.Status == healthFail || report.Status == t.health {
+			continue
+		}
+		if f, err := t.inService(s); err == nil && f.Count > 0 {
+			report.Status, report.Output = t.health, f.What
+		}
 	}
 	return report
-}
-
-// worsen gives the report a worse status for a reason; "": there is none. Of two reasons for the same status the first
-// stays.
-func (h *healthReport) worsen(status healthStatus, reason string) {
-	if reason != "" && h.Status != healthFail && h.Status != status {
-		h.Status, h.Output = status, reason
-	}
 }
 
 // What requests and workers have met, until a check passes or the service is started again.
@@ -260,16 +245,6 @@ func (s *server) probeDatabase(start time.Time, done chan struct{}) {
 	close(done)
 }
 
-// unproven returns what health says if restoring was not proven for proofOverdue; "": it was, or no proof is due.
-func (h *healthCheck) unproven(now time.Time) string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.proof == nil || now.Sub(h.proof.since().Time) <= proofOverdue {
-		return ""
-	}
-	return faultsUnproven[h.proof.What]
-}
-
 // Ask whether the process runs.
 //
 // Answers without the database: an answer says that the process runs and serves requests.
@@ -343,10 +318,16 @@ func (s *server) startClock() {
 // compareClock compares what the clocks show with their readings when the wall clock was last taken for right. A
 // clock that is ahead is right if the kernel says that it is synchronised. Any goroutine may call it.
 func (s *server) compareClock(read clockReadings) clockFault {
-	switch ahead := clockAdjustment(*s.clock.right.Load(), read); {
+	return judgeClock(clockAdjustment(*s.clock.right.Load(), read), s.synchronised)
+}
+
+// judgeClock says what is wrong with a clock that is so far ahead of the time that was taken for right. synchronised
+// asks the kernel; nil: it never says so.
+func judgeClock(ahead time.Duration, synchronised func() bool) clockFault {
+	switch {
 	case ahead <= -clockJump:
 		return clockBehind
-	case ahead <= clockTrusted || s.synchronised != nil && s.synchronised():
+	case ahead <= clockTrusted || synchronised != nil && synchronised():
 		return ""
 	case ahead > signingTrusted:
 		return clockFarAhead

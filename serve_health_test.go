@@ -208,7 +208,7 @@ func TestMetrics_followTheRulesOfPrometheus(t *testing.T) {
 			t.Errorf("there is no %s", want)
 		}
 	}
-	if len(seen) != 32 || !samples[`widgetd_requests_total{route="POST /widget/leads",status="422"} 1`] {
+	if len(seen) != 27 || !samples[`widgetd_requests_total{route="POST /widget/leads",status="422"} 1`] {
 		t.Errorf("%d families:\n%s", len(seen), text.String())
 	}
 }

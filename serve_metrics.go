@@ -95,6 +95,15 @@ func (c *recentCount) sums(step int64) (minute, hour int64) {
 	return minute, hour
 }
 
+// lastMinutes returns how often it happened in so many minutes up to a step, the minute that runs among them.
+func (c *recentCount) lastMinutes(step, minutes int64) (n int64) {
+	c.moveTo(step)
+	for i := range minutes {
+		n += int64(c.minutes[(step/stepsPerMinute+recentMinutes-i)%recentMinutes])
+	}
+	return n
+}
+
 // stepAt returns the number of the step at now. The caller holds mu.
 func (m *metrics) stepAt(now time.Time) int64 {
 	if m.answers == nil {
@@ -175,6 +184,24 @@ func (m *metrics) lastMinute(now time.Time) (answers []routeCount, refusals []re
 	return answers, refusals
 }
 
+// failing returns how many answers of the last five minutes were errors of the server (5xx), and of how many. Health is
+// left out, whose 503 says what it finds.
+func (m *metrics) failing(now time.Time) (failed, all int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	step := m.stepAt(now)
+	for key, c := range m.answers {
+		if key.route == healthRoute {
+			continue
+		}
+		n := c.lastMinutes(step, 5)
+		if all += n; key.status >= 500 {
+			failed += n
+		}
+	}
+	return failed, all
+}
+
 // dayCounts returns how many answers there were since the start, by names in daily_counts. Health is left out, which
 // those who watch ask for all day long.
 func (m *metrics) dayCounts() map[string]int64 {
@@ -182,7 +209,7 @@ func (m *metrics) dayCounts() map[string]int64 {
 	defer m.mu.Unlock()
 	counts := map[string]int64{}
 	for key, c := range m.answers {
-		if key.route == "GET /widget/health" {
+		if key.route == healthRoute {
 			continue
 		}
 		if key.route == "POST /widget/license/verify" && key.status == http.StatusOK {
@@ -356,69 +383,126 @@ func (m *metrics) samples() (answers, seconds, durations, refusals []string) {
 	return answers, seconds, durations, refusals
 }
 
-// freeDisk returns how many bytes are free for the database.
-func (s *server) freeDisk() []string {
+// freeDisk returns how many bytes are free for the database, if that is known.
+func (s *server) freeDisk() (bytes int64, known bool) {
 	var disk syscall.Statfs_t
-	if err := syscall.Statfs(filepath.Dir(s.store.path), &disk); err != nil {
-		return nil
-	}
-	return []string{fmt.Sprintf(" %d", disk.Bavail*uint64(disk.Bsize))}
+	err := syscall.Statfs(filepath.Dir(s.store.path), &disk)
+	return int64(disk.Bavail) * disk.Bsize, err == nil
 }
 
 // residentMemory returns how many bytes of memory the process has (proc_pid_statm(5)).
-func residentMemory() []string {
-	var size, resident int
+func residentMemory() (bytes int64, known bool) {
+	var size, resident int64
 	text, _ := os.ReadFile("/proc/self/statm")
-	if _, err := fmt.Sscan(string(text), &size, &resident); err != nil {
-		return nil
-	}
-	return []string{fmt.Sprintf(" %d", resident*os.Getpagesize())}
+	_, err := fmt.Sscan(string(text), &size, &resident)
+	return resident * int64(os.Getpagesize()), err == nil
 }
 
 // oneIf is 1 for true.
 var oneIf = map[bool]int{true: 1}
 
-// writeMetrics writes all metrics in the text format of Prometheus (version 0.0.4).
-func (s *server) writeMetrics(w io.Writer) {
-	family := func(name, kind, help string, samples ...string) {
-		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
-		for _, sample := range samples {
-			fmt.Fprintf(w, "%s%s\n", name, sample)
-		}
+// A countOfTroubles is how often there was each trouble when a service looked last.
+type countOfTroubles struct {
+	mu      sync.Mutex
+	at      time.Time // by the steady clock
+	samples []string
+}
+
+// troublesFor is how long the counts of troubles stand, since some are read from the database.
+const troublesFor = time.Minute
+
+// troubleSamples returns the metric of troubles: a sample for each that a service can find, unless it can't be read.
+func (s *server) troubleSamples() []string {
+	c := &s.troubles
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if closerThan(troublesFor, c.at, s.steady()) {
+		return c.samples
 	}
-	counter := func(name, help string, n int64) { family(name, "counter", help, fmt.Sprintf(" %d", n)) }
-	gauge := func(name, help string, n int64) { family(name, "gauge", help, fmt.Sprintf(" %d", n)) }
-	answers, seconds, durations, refusals := s.metrics.samples()
+	v, samples, unreadable := s.view(), []string{}, 0
+	for _, t := range s.kinds {
+		f, err := v.find(&t)
+		if t.inService != nil && t.inFile == nil {
+			f, err = t.inService(s)
+		}
+		switch {
+		case t.kind == unreadableKind:
+			f.Count = unreadable
+		case !t.measured():
+			continue
+		case err != nil:
+			unreadable++
+			continue
+		}
+		samples = append(samples,
+			fmt.Sprintf(`{kind=%q,urgency=%q,money="%t"} %d`, t.kind, t.urgency, t.money, f.Count))
+	}
+	c.at, c.samples = s.steady(), samples
+	return samples
+}
+
+// always makes the samples of a metric that has one, which is always known.
+func always(n func() int64) func() []string {
+	return ifKnown(func() (int64, bool) { return n(), true })
+}
+
+// ifKnown makes the samples of a metric that has one, if that is known.
+func ifKnown(n func() (int64, bool)) func() []string {
+	return func() []string {
+		value, known := n()
+		if !known {
+			return nil
+		}
+		return []string{fmt.Sprintf(" %d", value)}
+	}
+}
+
+// coreMetrics returns the metrics of the service itself.
+func (s *server) coreMetrics() []metric {
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
-	family("widgetd_build_info", "gauge", "The version of the program; always 1.",
-		fmt.Sprintf(`{version=%q} 1`, buildName()))
-	family("widgetd_requests_total", "counter", "Requests answered, by route and status.", answers...)
-	family("widgetd_request_seconds_total", "counter", "Seconds spent answering requests.", seconds...)
-	family("widgetd_request_duration_seconds", "histogram", "How long answers took, by route.", durations...)
-	family("widgetd_refusals_total", "counter", "Requests answered with a problem, by its code.", refusals...)
-	counter("widgetd_commits_total", "Transactions committed to the database.", s.store.commits.Load())
-	counter("widgetd_writes_total", "Writes that these transactions contained.", s.store.committedJobs.Load())
-	gauge("widgetd_writes_waiting", "Writes queued for the next transaction.", int64(len(s.store.jobs)))
-	gauge("widgetd_database_bytes", "Size of the database file in bytes.", s.store.databaseSize())
-	gauge("widgetd_log_bytes", "Size of the write-ahead log in bytes.", s.store.walSize())
-	family("widgetd_buckets", "gauge", "Rate limit buckets in memory, by accounts and by addresses.",
-		fmt.Sprintf(`{limit="account"} %d`, s.accountBuckets.len()),
-		fmt.Sprintf(`{limit="address"} %d`, s.addressBuckets.len()))
-	family("widgetd_health", "gauge", "How the service is, and why it is not pass; always 1.", s.healthSample())
-	family("widgetd_clock_doubted", "gauge", "Whether what time brings about waits since the clock may be wrong.",
-		fmt.Sprintf(" %d", oneIf[s.compareClock(s.readClocks()) != ""]))
-	family("widgetd_disk_free_bytes", "gauge", "Bytes that are free for the database.", s.freeDisk()...)
-	failing, _ := s.outbound.reach.failing()
-	family("widgetd_calls_failing", "gauge", "Whether most calls to different hosts fail alike, and how.",
-		fmt.Sprintf(`{why=%q} %d`, failing, oneIf[failing != ""]))
-	family("process_start_time_seconds", "gauge", "When the service was started, in Unix seconds.",
-		fmt.Sprintf(" %d", s.startedAt.Unix()))
-	family("process_resident_memory_bytes", "gauge", "Bytes of memory that the process has.", residentMemory()...)
-	for _, m := range s.wingMetrics {
-		family(m.name, m.kind, m.help, m.samples()...)
+	answers, seconds, durations, refusals := s.metrics.samples()
+	read := func(samples []string) func() []string { return func() []string { return samples } }
+	return []metric{
+		{"widgetd_build_info", "gauge", "The version of the program; always 1.",
+			read([]string{fmt.Sprintf(`{version=%q} 1`, buildName())})},
+		{"widgetd_requests_total", "counter", "Requests answered, by route and status.", read(answers)},
+		{"widgetd_request_seconds_total", "counter", "Seconds spent answering requests.", read(seconds)},
+		{"widgetd_request_duration_seconds", "histogram", "How long answers took, by route.", read(durations)},
+		{"widgetd_refusals_total", "counter", "Requests answered with a problem, by its code.", read(refusals)},
+		{"widgetd_commits_total", "counter", "Transactions committed to the database.", always(s.store.commits.Load)},
+		{"widgetd_writes_total", "counter", "Writes that these transactions contained.",
+			always(s.store.committedJobs.Load)},
+		{"widgetd_writes_waiting", "gauge", "Writes queued for the next transaction.",
+			always(func() int64 { return int64(len(s.store.jobs)) })},
+		{"widgetd_database_bytes", "gauge", "Size of the database file in bytes.", always(s.store.databaseSize)},
+		{"widgetd_log_bytes", "gauge", "Size of the write-ahead log in bytes.", always(s.store.walSize)},
+		{"widgetd_disk_free_bytes", "gauge", "Bytes that are free for the database.", ifKnown(s.freeDisk)},
+		{"widgetd_buckets", "gauge", "Rate limit buckets in memory, by accounts and by addresses.",
+			read([]string{fmt.Sprintf(`{limit="account"} %d`, s.accountBuckets.len()),
+				fmt.Sprintf(`{limit="address"} %d`, s.addressBuckets.len())})},
+		{"widgetd_health", "gauge", "How the service is, and why it is not pass; always 1.",
+			read([]string{s.healthSample()})},
+		{"widgetd_trouble", "gauge", "How many there are of what needs somebody, by kind, each minute.",
+			s.troubleSamples},
+		{"process_start_time_seconds", "gauge", "When the service was started, in Unix seconds.",
+			always(s.startedAt.Unix)},
+		{"process_resident_memory_bytes", "gauge", "Bytes of memory that the process has.", ifKnown(residentMemory)},
+		{"go_goroutines", "gauge", "Goroutines that exist.",
+			always(func() int64 { return int64(runtime.NumGoroutine()) })},
+		{"go_heap_bytes", "gauge", "Bytes of allocated heap objects.",
+			always(func() int64 { return int64(mem.HeapAlloc) })},
+		{"go_sys_bytes", "gauge", "Bytes of memory obtained from the operating system.",
+			always(func() int64 { return int64(mem.Sys) })},
 	}
-	gauge("go_goroutines", "Goroutines that exist.", int64(runtime.NumGoroutine()))
-	gauge("go_heap_bytes", "Bytes of allocated heap objects.", int64(mem.HeapAlloc))
-	gauge("go_sys_bytes", "Bytes of memory obtained from the operating system.", int64(mem.Sys))
+}
+
+// writeMetrics writes all metrics in the text format of Prometheus (version 0.0.4).
+func (s *server) writeMetrics(w io.Writer) {
+	for _, m := range append(s.coreMetrics(), s.wingMetrics...) {
+		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", m.name, m.help, m.name, m.kind)
+		for _, sample := range m.samples() {
+			fmt.Fprintf(w, "%s%s\n", m.name, sample)
+		}
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +26,7 @@ func replicaNoun() noun {
 	return noun{
 		name:     "replica",
 		wings:    func(s *server) []wing { return []wing{{metrics: proofMetrics(s.store)}} },
+		troubles: replicaTroubles,
 		commands: replicaCommands,
 		status:   []statusLine{{label: "replica", read: replicaStatus}},
 		promoted: (*tx).forgetProofs,
@@ -196,7 +199,7 @@ func replicaVerify(e *env) error {
 func (p *proving) fromReplica() error {
 	told := p.env.progress("waiting for the replica")
 	defer told.end()
-	began, socket := p.env.now(), cmp.Or(p.env.str("socket"), filepath.Join(filepath.Dir(p.db), "litestream.sock"))
+	began, socket := p.env.now(), cmp.Or(p.env.str("socket"), litestreamSocket(p.db))
 	awaited, cancel := context.WithTimeout(p.env.ctx, replicaWait)
 	defer cancel()
 	p.Litestream = p.versionOfLitestream(awaited, socket)
@@ -407,41 +410,57 @@ func replicaStatus(v *statusView, to *statusReport) error {
 			p.Behind)
 	}
 	to.say("%s", text)
-	to.askForProof(v.now, p, "run 'widgetd replica verify', or enable widgetd-replica.timer")
-	if olderLitestream(p.Litestream) {
-		to.ask(oldLitestreamText, p.Litestream)
-	}
 	return nil
 }
 
-// askForProof asks for what a proof lacks: the last try has failed, or the last proof is long ago.
-func (r *statusReport) askForProof(now time.Time, p *proof, advice string) {
-	switch {
-	case p.Fault != "":
-		r.ask("the last try to restore the "+p.What+", at %s, has failed: %s", p.TriedAt, p.Fault)
-	case now.Sub(p.since().Time) > proofOverdue:
-		r.ask("nothing has proven since %s that the "+p.What+" can be restored: "+advice, p.since())
-	}
+// replicaTroubles are those of the replica.
+var replicaTroubles = []trouble{
+	proofFailed("replica_proof_failed", proofReplica),
+	{kind: "litestream_old", urgency: sameDay, one: fmt.Sprintf(oldLitestreamText, "$id"),
+		inFile: func(v *statusView) (occurrence, error) {
+			p, err := v.proofOf(proofReplica)
+			if err != nil || p == nil {
+				return occurrence{}, err
+			}
+			return occursIf(olderLitestream(p.Litestream), stamp{}, "", p.Litestream), nil
+		}},
+	{kind: "litestream_down", urgency: sameDay, one: "Litestream does not answer on its socket ($id)",
+		advice: ": start it, so that the replica goes on", inService: litestreamDown},
 }
 
-// proofMetrics returns how old the last proof is, and whether the last try has failed: of the place that counts, once
-// a proof is due there.
+// litestreamDown finds that Litestream, which replicates the database, does not answer on the control socket beside it.
+func litestreamDown(s *server) (occurrence, error) {
+	if !s.store.noCheckpoints {
+		return occurrence{}, nil
+	}
+	path := litestreamSocket(s.store.path)
+	limited, cancel := context.WithTimeout(context.Background(), statusTimeout/2)
+	defer cancel()
+	res, err := callSocket(limited, path, http.MethodGet, "/info")
+	if res != nil {
+		err = res.Body.Close()
+	} else {
+		err = cmp.Or(err, fs.ErrNotExist)
+	}
+	return occursIf(err != nil, stamp{}, "", path), nil
+}
+
+// litestreamSocket returns where Litestream's control socket is, unless an option says otherwise.
+func litestreamSocket(db string) string {
+	return filepath.Join(filepath.Dir(realPath(db)), "litestream.sock")
+}
+
+// proofMetrics returns how old the last proof is, of the place that counts, once a proof is due there.
 func proofMetrics(st *store) []metric {
-	sample := func(value func(p *proof) int64) func() []string {
-		return func() []string {
+	return []metric{{"widgetd_proof_age_seconds", "gauge",
+		"Seconds since restoring was proven, or since a first proof is due.", func() []string {
 			p, err := st.wantedProof()
 			if err != nil || p == nil {
 				return nil
 			}
-			return []string{fmt.Sprintf("{what=%q} %d", p.What, value(p))}
-		}
-	}
-	return []metric{
-		{"widgetd_proof_age_seconds", "gauge", "Seconds since restoring was proven, or since a first proof is due.",
-			sample(func(p *proof) int64 { return max(0, int64(st.now().Sub(p.since().Time)/time.Second)) })},
-		{"widgetd_proof_failed", "gauge", "Whether the last try to restore has failed.",
-			sample(func(p *proof) int64 { return int64(oneIf[p.Fault != ""]) })},
-	}
+			age := max(0, int64(st.now().Sub(p.since().Time)/time.Second))
+			return []string{fmt.Sprintf("{what=%q} %d", p.What, age)}
+		}}}
 }
 
 // startProofs has proofs of the replica be due from the first start with it, and removes what a killed proof has left.

@@ -19,6 +19,7 @@ func standbyNoun() noun {
 		name:     "standby",
 		commands: standbyCommands,
 		status:   []statusLine{{label: "epoch", read: epochStatus}},
+		troubles: []trouble{superseded},
 	}
 }
 
@@ -56,11 +57,20 @@ func epochStatus(v *statusView, to *statusReport) error {
 	line := fmt.Sprintf("%s, since %s", e, stampText(e.BeganAt))
 	if e.Known > e.Number {
 		line += fmt.Sprintf("; another machine has %d", e.Known)
-		to.ask("another machine was promoted: stop this one, and make it the standby")
 	}
 	to.say("%s", line)
 	return nil
 }
+
+// superseded is that the file has heard of a later epoch, whether or not a service holds back for that.
+var superseded = trouble{kind: "epoch_superseded", urgency: atOnce,
+	one: "another machine was promoted: stop this one, and make it the standby",
+	inFile: func(v *statusView) (occurrence, error) {
+		e, err := v.epoch()
+		later, heardErr := laterEpoch(v.path)
+		err = cmp.Or(err, heardErr)
+		return occursIf(err == nil && later > e.Number, stamp{}, "", ""), err
+	}}
 
 // A promotion is what the promote command prints.
 type promotion struct {

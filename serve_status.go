@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -57,11 +59,21 @@ type serviceStatus struct {
 	LastMinute []routeCount   `json:"last_minute"` // by route and status, the most first
 	Refusals   []refusalCount `json:"refusals"`    // by problem code, the most first
 	Callers    []callerRow    `json:"callers"`     // of the last hour, the most requests first
+	Troubles   []occurrence   `json:"troubles"`    // that the service itself knows of
 	Damage     *damageMet     `json:"damage"`      // that was met; null: none
-	Unreadable []string       `json:"unreadable"`  // the first row of each table that can't be read, and why
 	Calls      *callsFailing  `json:"calls"`       // that most calls to different hosts fail alike; null: they don't
 	NoRoots    bool           `json:"no_certificates"`
 	Standby    bool           `json:"standby,omitempty"`
+}
+
+// found returns what the service knows of a kind of trouble.
+func (s *serviceStatus) found(kind string) (f occurrence) {
+	for i := range s.Troubles {
+		if s.Troubles[i].Kind == kind {
+			f = s.Troubles[i]
+		}
+	}
+	return f
 }
 
 // callsFailing says how most calls to different hosts fail.
@@ -76,7 +88,8 @@ func (s *server) serviceStatus() *serviceStatus {
 	v := &serviceStatus{Version: buildName(), StartedAt: newStamp(s.startedAt), Health: report.Status,
 		Output: report.Output, Clock: s.compareClock(s.readClocks()), Litestream: s.store.noCheckpoints,
 		LastMinute: []routeCount{}, Refusals: []refusalCount{}, Damage: s.store.met.damageMet(),
-		Callers: append([]callerRow{}, s.metrics.mostCallers(s.steady(), statusRows)...), NoRoots: s.noRoots}
+		Troubles: s.ownTroubles(),
+		Callers:  append([]callerRow{}, s.metrics.mostCallers(s.steady(), statusRows)...), NoRoots: s.noRoots}
 	if v.Standby = report.Standby; v.Standby { // its health fails, so that nobody is sent to it
 		if v.Health = healthPass; v.Output != reasonStandby {
 			v.Health = healthWarn
@@ -89,9 +102,6 @@ func (s *server) serviceStatus() *serviceStatus {
 	}
 	if fault, since := s.outbound.reach.failing(); fault != "" {
 		v.Calls = &callsFailing{fault, newStamp(since)}
-	}
-	for _, row := range s.store.met.rowsMet() {
-		v.Unreadable = append(v.Unreadable, row.Error())
 	}
 	answers, refusals := s.metrics.lastMinute(s.steady())
 	v.LastMinute, v.Refusals = append(v.LastMinute, answers...), append(v.Refusals, refusals...)
@@ -207,7 +217,15 @@ func reportCheck(ctx context.Context, db string, times int64) (bool, error) {
 
 // callService sends a request to the service over a database; nil: it is not running, or has no socket.
 func callService(ctx context.Context, db, method, target string) (*http.Response, error) {
-	path := socketPath(db)
+	res, err := callSocket(ctx, socketPath(db), method, target)
+	if err != nil {
+		err = fmt.Errorf("ask the service: %w", err)
+	}
+	return res, err
+}
+
+// callSocket sends a request to who listens on a socket; nil: nobody does.
+func callSocket(ctx context.Context, path, method, target string) (*http.Response, error) {
 	if len(path) > maxSocketPath {
 		return nil, nil
 	}
@@ -225,10 +243,7 @@ func callService(ctx context.Context, db, method, target string) (*http.Response
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("ask the service: %w", err)
-	}
-	return res, nil
+	return res, err
 }
 
 // backupLabel is the label of when the last backup was written.
@@ -252,11 +267,11 @@ func statusShow(e *env) error {
 		if r.days != nil {
 			fmt.Fprintf(e.stdout, "\n%s\n", r.days.write(e.width(), e.barsFor()))
 		}
-		if err := e.printNeeds(r.needs); err != nil {
+		if err := e.printNeeds(r.needs()); err != nil {
 			return err
 		}
 	}
-	if n := len(r.unreadable); n > 0 {
+	if _, n := r.unreadable(); n > 0 {
 		return fmt.Errorf("parts of the database that can't be read: %d: run 'widgetd check'", n)
 	}
 	return nil
@@ -268,70 +283,107 @@ func (e *env) readStatus(always bool) (r *statusReport, service *serviceStatus, 
 	if err != nil {
 		return nil, nil, err
 	}
-	keyFile, err := e.file("key")
-	if err != nil {
+	if _, err := e.file("key"); err != nil {
 		return nil, nil, err
 	}
 	r = &statusReport{width: e.width(),
 		members: map[string]any{"database_bytes": 0, "wal_bytes": 0, "last_backup_at": nil}}
-	service, err = askService(e.ctx, db)
-	r.tellOfService(service, err)
-	r.tellOfFiles(e, db)
-	if service != nil && service.Standby {
-		r.finish(db)
-		return r, service, nil
-	}
-	v := &statusView{now: e.now(), service: service, account: e.str("account")}
-	if v.days, err = e.shownDays(); err != nil {
-		return nil, nil, err
-	}
-	err = e.withStore(func(st *store) error {
-		v.store = st
-		v.keys, _ = loadKeyring(keyFile) // tellOfFiles reports the error
-		r.readAll(v, e.nouns, nil)
-		return nil
-	})
-	if err != nil {
-		if service == nil && !always {
+	v := &statusView{now: e.now(), of: e.nouns, env: e, db: db, account: e.str("account")}
+	v.service, v.failed = askService(e.ctx, db)
+	r.tellOfService(v.service, v.failed)
+	read := false
+	if v.service == nil || !v.service.Standby {
+		if v.days, err = e.shownDays(); err != nil {
 			return nil, nil, err
 		}
-		r.readAll(v, e.nouns, err) // the service may tell more
+		err = e.withStore(func(st *store) error {
+			v.store, read = st, true
+			_, v.keys, _ = e.loadKeys() // the trouble key_file is the error
+			r.readAll(v, nil)
+			return nil
+		})
+		if err != nil && v.service == nil && !always {
+			return nil, nil, err
+		}
+	}
+	if !read {
+		r.readAll(v, err) // the service, the files and the units may tell more
 	}
 	r.finish(db)
-	return r, service, nil
+	return r, v.service, nil
 }
 
-// readAll reads what the nouns say of the database. failed is why it can't be opened; nil: it can.
-func (r *statusReport) readAll(v *statusView, of []noun, failed error) {
+// readAll reads what the nouns say of the database, and looks for all troubles. failed is why the database can't be
+// opened; nil: it can, or there is none.
+func (r *statusReport) readAll(v *statusView, failed error) {
 	lines := []statusLine{{label: "database", read: fileStatus}, {label: backupLabel, read: backupStatus}}
-	for _, n := range of {
-		lines = append(lines, n.status...)
-	}
+	lines = append(lines, collectNouns(v.of, func(n *noun) []statusLine { return n.status })...)
 	if v.days > 0 {
 		lines = append(lines, statusLine{label: "days", read: daysStatus})
 	}
-	for _, foreign := range foreignOf(of) {
-		read := func(v *statusView, to *statusReport) error {
-			if v.keys == nil {
-				return nil
-			}
-			found, err := foreign(v.queries, v.keys)
-			to.askFirst(found)
-			return err
-		}
-		lines = append(lines, statusLine{label: "secrets", money: true, read: read})
-	}
 	for _, line := range lines {
 		err := failed
-		if err == nil {
-			err = r.readLine(v, line)
+		if r.label = line.label; v.store != nil {
+			err = line.read(v, r)
 		}
-		if err != nil && !errors.Is(err, errNotFound) {
-			r.label = line.label
-			r.say("can't be read: %s", faultText(err))
-			r.unreadable = append(r.unreadable, line.label+": "+faultText(err))
+		r.noteFault(line.label, err)
+	}
+	all := troublesOf(v.of)
+	for i := range all {
+		t := &all[i]
+		f, err := r.look(v, t, failed)
+		if r.noteFault(strings.ReplaceAll(t.kind, "_", " "), err); err == nil && f.Count > 0 {
+			r.found = append(r.found, foundTrouble{t, f})
 		}
 	}
+	arrange(r.found, compareTroubles)
+}
+
+// look looks for a trouble; see trouble.
+func (r *statusReport) look(v *statusView, t *trouble, failed error) (f occurrence, err error) {
+	if t.outside != nil {
+		f, err = t.outside(v)
+	}
+	switch {
+	case err != nil || f.Count > 0:
+		return f, err
+	case t.kind == unreadableKind:
+		lines, parts := r.unreadable()
+		return occursIf(parts > 0, stamp{}, "", strings.Join(lines, "; ")), nil
+	case t.inService != nil && v.service != nil && (t.inFile == nil || v.store == nil):
+		return v.service.found(t.kind), nil
+	case v.store == nil && (t.inFile != nil || t.query != ""):
+		return f, failed
+	}
+	return v.find(t)
+}
+
+// noteFault notes that a part can't be read. What is not there yet is no fault.
+func (r *statusReport) noteFault(part string, err error) {
+	if err == nil || errors.Is(err, errNotFound) {
+		return
+	}
+	text := faultText(err)
+	for i := range r.faults {
+		if r.faults[i].text == text {
+			r.faults[i].more++
+			return
+		}
+	}
+	r.faults, r.label = append(r.faults, statusFault{text, part, 0}), part
+	r.say("can't be read: %s", text)
+}
+
+// unreadable returns each error with the first part that can't be read for it, and how many parts can't be read.
+func (r *statusReport) unreadable() (lines []string, parts int) {
+	lines = []string{}
+	for _, f := range r.faults {
+		if parts += 1 + f.more; f.more > 0 {
+			f.part += fmt.Sprintf(" and %d more", f.more)
+		}
+		lines = append(lines, f.part+": "+f.text)
+	}
+	return lines, parts
 }
 
 // fileStatus is what the status command says of the database file.
@@ -340,21 +392,13 @@ func fileStatus(v *statusView, to *statusReport) error {
 	to.set("wal_bytes", v.walSize())
 	to.say("%s, %s, schema version %d; write-ahead log %s", v.path, sizeText(v.databaseSize()), schemaVersion,
 		sizeText(v.walSize()))
-	if v.walSize() > v.maxWAL && (v.service == nil || v.service.Health == healthPass) {
-		to.ask("the write-ahead log has %s: end the transaction that another program keeps open",
-			sizeText(v.walSize()))
-	}
 	return nil
 }
 
-// backupStatus is what the status command says of the last backup. Where Litestream makes them, none is missing.
+// backupStatus is what the status command says of the last backup.
 func backupStatus(v *statusView, to *statusReport) error {
-	main, err := v.mainAccount()
+	at, err := v.lastBackup()
 	if err != nil {
-		return err
-	}
-	at, err := v.lastEventAt(main, eventBackupWritten)
-	if err = except(err, errNotFound); err != nil {
 		return err
 	}
 	p, err := v.proof(proofBackup)
@@ -368,30 +412,147 @@ func backupStatus(v *statusView, to *statusReport) error {
 		text += fmt.Sprintf("; restored and checked %s", p.ProvedAt)
 	}
 	to.say("%s", text)
-	if p != nil && !(v.service != nil && v.service.Litestream) {
-		to.askForProof(v.now, p, "look at 'journalctl -u widgetd-backup'")
-	}
-	switch age := v.now.Sub(at.Time); {
-	case v.service != nil && v.service.Litestream:
-	case at.IsZero():
-		to.ask("there was no backup yet: run 'widgetd backup FILE', best each day")
-	case age > backupDue:
-		to.ask("the last backup is %d days old: run 'widgetd backup FILE'", int(age/(24*time.Hour)))
-	}
 	return nil
 }
 
-// tellOfFiles reports who can read the files, and whether the service can read the key file.
-func (r *statusReport) tellOfFiles(e *env, db string) {
-	if open := openToOthers(realPath(db)); len(open) > 0 {
-		r.ask("%s", strings.Join(open, "; "))
+// lastBackup returns when the last backup was written; zero: never. A database that was restored from one does not
+// know of it, and of later ones: then the copies that lie beside it tell.
+func (v *statusView) lastBackup() (stamp, error) {
+	main, err := v.mainAccount()
+	if err != nil {
+		return stamp{}, err
 	}
-	if _, _, err := e.loadKeys(); err != nil {
-		r.ask("the key file can't be used: %v", err)
+	at, err := v.lastEventAt(main, eventBackupWritten)
+	if err = except(err, errNotFound); err != nil || v.now.Sub(at.Time) <= backupDue {
+		return at, err
 	}
-	if starts := unaskedStarts(db, e.now()); len(starts) > 0 {
-		r.ask("starts that nobody asked for since %s: %d: 'journalctl -u widgetd' says why", starts[0], len(starts))
+	for _, kept := range keptCopies(realPath(v.path)) {
+		if kept.Kind == copyOfBackup && kept.LastEventAt.After(at.Time) {
+			at = kept.LastEventAt
+		}
 	}
+	return at, nil
+}
+
+// fileTroubles are those of the database's files and their copies.
+var fileTroubles = []trouble{
+	{kind: "backup_missing", urgency: sameDay, one: "there was no backup yet",
+		advice: ": run 'widgetd backup FILE', best each day", inFile: backupOlder(true)},
+	{kind: "backup_old", urgency: sameDay, one: "the last backup is $n day old", many: "the last backup is $n days old",
+		advice: ": run 'widgetd backup FILE'", inFile: backupOlder(false)},
+	proofFailed("backup_proof_failed", proofBackup),
+	{kind: "files_open", urgency: sameDay, one: "permissions: $id", outside: func(v *statusView) (occurrence, error) {
+		open := openToOthers(realPath(v.db))
+		for i := range open {
+			open[i] = strings.TrimPrefix(open[i], "permissions: ")
+		}
+		return foundList(open), nil
+	}},
+	{kind: "upgrade_copies", urgency: whenSeen,
+		one:     "remove what upgrades have left, which may hold erased personal data: $id",
+		outside: func(v *statusView) (occurrence, error) { return foundList(upgradeCopies(v.db)), nil }},
+	{kind: "put_aside", urgency: whenSeen,
+		one: "remove what a restore has put aside, once you miss nothing of it: $id",
+		outside: func(v *statusView) (occurrence, error) {
+			db := realPath(v.db)
+			return foundList(append(asideOf(db), besideIn(db, "newer-*")...)), nil
+		}},
+}
+
+// backupOlder finds that there was no backup or, if there was, that the last one is too old. Where Litestream makes
+// them, none is missing.
+func backupOlder(never bool) func(v *statusView) (occurrence, error) {
+	return func(v *statusView) (occurrence, error) {
+		if v.litestream() {
+			return occurrence{}, nil
+		}
+		at, err := v.lastBackup()
+		switch age := v.now.Sub(at.Time); {
+		case err != nil || at.IsZero() != never || age <= backupDue:
+			return occurrence{}, err
+		case never:
+			return occurrence{Count: 1}, nil
+		default:
+			return occurrence{Count: int(age / (24 * time.Hour)), Since: at}, nil
+		}
+	}
+}
+
+// statusTroubles are those of which the service itself can't tell.
+var statusTroubles = []trouble{
+	{kind: "service_down", urgency: atOnce, one: "the service is not running: start it",
+		outside: func(v *statusView) (occurrence, error) {
+			return occursIf(v.service == nil && v.failed == nil, stamp{}, "", ""), nil
+		}},
+	{kind: "service_unasked", urgency: atOnce, one: "the service can't be asked: $id",
+		outside: func(v *statusView) (occurrence, error) {
+			return occursIf(v.failed != nil, stamp{}, "", fmt.Sprint(v.failed)), nil
+		}},
+	// Of a standby, or of a service of another version.
+	{kind: "service_unwell", urgency: atOnce, one: "health is $what",
+		outside: func(v *statusView) (occurrence, error) {
+			s := v.service
+			is := s != nil && s.Health != healthPass
+			for i := range serviceTroubles {
+				t := &serviceTroubles[i]
+				is = is && (t.health == "" || s.found(t.kind).Count == 0)
+			}
+			if !is {
+				return occurrence{}, nil
+			}
+			return occurrence{Count: 1, What: string(s.Health) + ": " + s.Output}, nil
+		}},
+	{kind: "service_version", urgency: whenSeen, one: "the service runs $id: restart it",
+		outside: func(v *statusView) (occurrence, error) {
+			is := v.service != nil && v.service.Version != buildName()
+			if !is {
+				return occurrence{}, nil
+			}
+			return occurrence{Count: 1, ID: "version " + v.service.Version + ", this is " + buildName()}, nil
+		}},
+	{kind: "unit_failed", urgency: atOnce, one: "the unit $what has failed: journalctl -u $what",
+		many: "$n units have failed: $what", outside: func(v *statusView) (occurrence, error) {
+			failed := v.env.failedUnits()
+			return occurrence{Count: len(failed), What: strings.Join(failed, ", ")}, nil
+		}},
+	{kind: "starts_unasked", urgency: sameDay, one: "starts that nobody asked for since $since: $n",
+		advice: ": 'journalctl -u widgetd' says why", outside: func(v *statusView) (f occurrence, _ error) {
+			if starts := unaskedStarts(v.db, v.now); len(starts) > 0 {
+				f = occurrence{Count: len(starts), Since: starts[0]}
+			}
+			return f, nil
+		}},
+	partsUnreadable,
+}
+
+// partsUnreadable is that other troubles can't be looked for. Whoever looks for these finds it.
+var partsUnreadable = trouble{kind: unreadableKind, urgency: atOnce, one: "can't be read, so run 'widgetd check': $id"}
+
+// failedUnits returns the units of this program and of Litestream that have failed, with the one that -unit names.
+// Where systemd does not run, nothing else is known.
+func (e *env) failedUnits() (units []string) {
+	if unit := e.str("unit"); unit != "" {
+		units = append(units, unit)
+	}
+	if !fileExists("/run/systemd/system") { // sd_booted(3)
+		return units
+	}
+	limited, cancel := context.WithTimeout(e.ctx, statusTimeout)
+	defer cancel()
+	text, _ := exec.CommandContext(limited, "systemctl", "list-units", "--state=failed", "--plain", "--no-legend",
+		"--full", "widgetd*", "litestream*").Output()
+	return append(units, unitsIn(string(text), units)...)
+}
+
+// unitsIn returns the units that systemctl has listed, but for those, and for those that only tell of others.
+func unitsIn(list string, but []string) (units []string) {
+	for line := range strings.Lines(list) {
+		unit, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if unit != "" && !slices.Contains(but, unit) && !strings.HasPrefix(unit, "widgetd-failed@") {
+			units = append(units, unit)
+		}
+	}
+	return units
 }
 
 // Starts that nobody has asked for. A service that comes to an end of its own removes its socket, so one on which
@@ -427,26 +588,30 @@ func noteUnasked(db string, now time.Time) error {
 	return os.WriteFile(startsPath(db), encodeJSON(starts[max(0, len(starts)-maxUnasked):]), 0o600)
 }
 
+// A shownTrouble is a trouble as -json shows it.
+type shownTrouble struct {
+	Kind    string  `json:"kind"`
+	Urgency urgency `json:"urgency"`
+	Money   bool    `json:"money"`
+	Count   int     `json:"count"`
+	Since   stamp   `json:"since"`
+	Text    string  `json:"text"`
+}
+
 // finish ends the report.
 func (r *statusReport) finish(db string) {
-	r.line = statusLine{}
-	copies := append([]string{}, upgradeCopies(db)...)
-	if len(copies) > 0 {
-		r.ask("remove what upgrades have left, which may hold erased personal data: %s", strings.Join(copies, ", "))
+	shown := []shownTrouble{}
+	for _, f := range r.found {
+		shown = append(shown, shownTrouble{f.kind, f.urgency, f.money, f.Count, f.Since, f.text(true)})
 	}
-	if aside := asideOf(realPath(db)); len(aside) > 0 {
-		r.ask("remove what a restore has put aside, once you miss nothing of it: %s", strings.Join(aside, ", "))
-	}
-	if len(r.unreadable) > 0 {
-		r.ask("can't be read, so run 'widgetd check': %s", strings.Join(r.unreadable, "; "))
-	}
-	r.needs = append(r.money, r.needs...)
 	r.set("version", buildName())
 	r.set("database", db)
 	r.set("schema_version", schemaVersion) // of the file too: no other is opened
-	r.set("upgrade_copies", copies)
-	r.set("needs_doing", append([]string{}, r.needs...))
-	r.set("unreadable", append([]string{}, r.unreadable...))
+	r.set("upgrade_copies", append([]string{}, upgradeCopies(db)...))
+	r.set("needs_doing", r.needs())
+	r.set("troubles", shown)
+	unreadable, _ := r.unreadable()
+	r.set("unreadable", unreadable)
 }
 
 // leastNeedWidth is how wide the lines of what needs doing are at least, so that ids stay whole, to be copied.
@@ -483,8 +648,8 @@ const (
 // printVerdict prints in one line what needs doing. Its error is the exitStatus.
 func (r *statusReport) printVerdict(e *env, service *serviceStatus) error {
 	status, text := 0, "ok: nothing needs doing"
-	if n := len(r.needs); n > 0 {
-		status, text = exitNeedsDoing, countOf(n, "thing")+" to do: "+strings.Join(r.needs, "; ")
+	if n := len(r.found); n > 0 {
+		status, text = exitNeedsDoing, countOf(n, "thing")+" to do: "+strings.Join(r.needs(), "; ")
 	}
 	if service == nil || service.Health == healthFail {
 		status = exitNotRunning
@@ -503,13 +668,10 @@ func (r *statusReport) tellOfService(s *serviceStatus, failed error) {
 	switch {
 	case s == nil && failed != nil:
 		r.say("not known")
-		r.ask("the service can't be asked: %s", oneLineError{failed})
 	case s == nil:
 		r.say("not running")
-		r.ask("the service is not running: start it")
 	default:
 		r.say("%s", strings.TrimSuffix(string(s.Health)+": "+s.Output, ": "))
-		r.tellOfTrouble(s)
 	}
 	r.label = "version"
 	if s == nil {
@@ -538,33 +700,6 @@ func (r *statusReport) tellOfService(s *serviceStatus, failed error) {
 	r.label = "refused"
 	for _, c := range s.Refusals[:min(len(s.Refusals), countedShown)] {
 		r.say("%s: %d in the last minute, %d since the start", c.Code, c.LastMinute, c.SinceStart)
-	}
-}
-
-// tellOfTrouble adds what the service reports and the operator should do something about.
-func (r *statusReport) tellOfTrouble(s *serviceStatus) {
-	if s.Health != healthPass && s.Output != string(s.Clock) {
-		r.ask("health is %s: %s", closedText(s.Health), closedText(s.Output))
-	}
-	if s.Clock != "" {
-		r.ask("%s: set the clock right, or if it is right, run 'widgetd clock accept'", s.Clock)
-	}
-	if d := s.Damage; d != nil {
-		r.ask("damage was met since %s (%s: %s): run 'widgetd check'; if it finds faults, restore a backup", d.At,
-			cmp.Or(d.Table, "the file"), d.Error)
-	}
-	for _, row := range s.Unreadable {
-		r.ask("%s: what needs it fails or waits: run 'widgetd check'", row)
-	}
-	if s.NoRoots {
-		r.ask("%s: %s", closedText(noRootsText), closedText(callFaults[callUnverified]))
-	}
-	if s.Calls != nil {
-		r.ask("%s since %s (%s): %s", closedText(callsFailAlike), s.Calls.Since, s.Calls.Fault,
-			closedText(callFaults[s.Calls.Fault]))
-	}
-	if s.Version != buildName() {
-		r.ask("the service runs version %s, this is %s: restart it", s.Version, buildName())
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -36,101 +37,139 @@ const (
 	maxWatchFile = 64 << 10         // bytes
 )
 
-// A trouble is one thing that needs doing, in words that hold nothing that anybody else has written: a name, an address
-// and a message of a program are "…" in it.
-type trouble struct {
-	key   string // the same as long as it is the same trouble, however many there are
-	count int
-	text  string
-}
-
-// closedText is one of the program's own texts, which may go into a trouble.
-type closedText string
-
-// newTrouble makes a trouble of a format and what fills it.
-func newTrouble(format string, args []any) trouble {
-	shown, fixed, count := []any{}, []any{}, 1
-	for _, arg := range args {
-		switch v := arg.(type) {
-		case closedText, clockFault, callFault:
-			text := fmt.Sprint(v)
-			if i := strings.LastIndex(text, " for ") + 5; i < len(text) && i > 4 && text[i] >= '0' && text[i] <= '9' {
-				text = text[:i-5] // without how long it has lasted
-			}
-			shown, fixed = append(shown, text), append(fixed, text)
-		case int:
-			shown, fixed, count = append(shown, v), append(fixed, 0), v
-		case stamp:
-			shown, fixed = append(shown, v), append(fixed, "…")
-		default:
-			shown, fixed = append(shown, "…"), append(fixed, "…")
-		}
-	}
-	format = strings.ReplaceAll(format, "%v", "%s")
-	return trouble{fmt.Sprintf(format, fixed...), count, fmt.Sprintf(format, shown...)}
-}
-
-// A toldTrouble is what was told of a trouble.
+// A toldTrouble is what was told of a kind of trouble.
 type toldTrouble struct {
 	Count int       `json:"count"`
 	Text  string    `json:"text"`
 	Gone  time.Time `json:"gone,omitzero"` // since when it is not there any more
 }
 
-// A watchState is what was told, and when messages were sent in the last hour.
+// A watchState is what was told, by kind, and when.
 type watchState struct {
 	Told map[string]toldTrouble `json:"told"`
-	Sent []time.Time            `json:"sent"`
+	Sent []time.Time            `json:"sent"` // messages of the last hour with something new or worse, without digests
+	Last time.Time              `json:"last"` // when a message was sent last
+	At   time.Time              `json:"at"`   // when this was written
 }
 
 // A watchMessage is what has changed.
 type watchMessage struct {
-	fresh, worse, over []string // keys
-	lines              []string
+	news  []foundTrouble // what is new or worse
+	fresh int            // how many of these are new
+	over  []string       // kinds
+	lines []string
 }
 
-// compare notes which of the told troubles are gone, and returns what has changed since something was told.
-func (w *watchState) compare(found map[string]trouble, now time.Time) (m watchMessage) {
-	for _, key := range slices.Sorted(maps.Keys(found)) {
-		told, known := w.Told[key]
-		switch t := found[key]; {
-		case !known:
-			m.fresh, m.lines = append(m.fresh, key), append(m.lines, "new: "+t.text)
-		case t.count >= 2*told.Count:
-			m.worse, m.lines = append(m.worse, key), append(m.lines, "worse: "+t.text)
+// compare notes which of the told troubles are gone, and returns what has changed since something was told: what is
+// new or worse in the order of found, and then what is over.
+func (w *watchState) compare(found []foundTrouble, now time.Time) (m watchMessage) {
+	lasts := map[string]bool{}
+	for _, f := range found {
+		lasts[f.kind] = true
+		before, known := w.Told[f.kind]
+		if known && f.Count < 2*before.Count {
+			continue
 		}
+		how := "worse: "
+		if !known {
+			how, m.fresh = "new: ", m.fresh+1
+		}
+		m.news, m.lines = append(m.news, f), append(m.lines, how+f.text(false))
 	}
-	for _, key := range slices.Sorted(maps.Keys(w.Told)) {
-		told := w.Told[key]
-		switch _, lasts := found[key]; {
-		case lasts:
-			told.Gone = time.Time{}
-		case told.Gone.IsZero():
-			told.Gone = now
-		case now.Sub(told.Gone) >= watchOver:
-			m.over, m.lines = append(m.over, key), append(m.lines, "over: "+told.Text)
+	for _, kind := range slices.Sorted(maps.Keys(w.Told)) {
+		before := w.Told[kind]
+		switch {
+		case lasts[kind]:
+			before.Gone = time.Time{}
+		case before.Gone.IsZero():
+			before.Gone = now
+		case now.Sub(before.Gone) >= watchOver:
+			m.over, m.lines = append(m.over, kind), append(m.lines, "over: "+before.Text)
 		}
-		w.Told[key] = told
+		w.Told[kind] = before
 	}
 	return m
 }
 
-// mayTell reports whether a message may be sent now.
-func (w *watchState) mayTell(now time.Time) bool {
-	w.Sent = slices.DeleteFunc(w.Sent, func(at time.Time) bool { return !closerThan(time.Hour, at, now) })
-	return len(w.Sent) < watchBurst || now.Sub(w.Sent[len(w.Sent)-1]) >= watchPause
+// rings reports whether something in a message can't wait.
+func (m *watchMessage) rings() bool {
+	for _, f := range m.news {
+		if f.urgency == atOnce {
+			return true
+		}
+	}
+	return false
 }
 
-// told notes that a message was sent.
-func (w *watchState) told(m watchMessage, found map[string]trouble, now time.Time) {
-	for _, key := range slices.Concat(m.fresh, m.worse) {
-		t := found[key]
-		w.Told[key] = toldTrouble{Count: t.count, Text: t.text}
+// text says how much has changed.
+func (m *watchMessage) text() string {
+	return fmt.Sprintf("%d new, %d worse, %d over", m.fresh, len(m.news)-m.fresh, len(m.over))
+}
+
+// burst reports whether there were too many messages within an hour for each to be sent at once.
+func (w *watchState) burst(now time.Time) bool {
+	w.Sent = slices.DeleteFunc(w.Sent, func(at time.Time) bool { return !closerThan(time.Hour, at, now) })
+	return len(w.Sent) >= watchBurst
+}
+
+// mayTell reports whether a message may be sent now: what rings always may.
+func (w *watchState) mayTell(m *watchMessage, now time.Time) bool {
+	return m.rings() || !w.burst(now) || now.Sub(w.Last) >= watchPause
+}
+
+// tell notes that a message was sent. A digest counts for no burst, and neither does what only says that all is well.
+func (w *watchState) tell(m *watchMessage, now time.Time) {
+	for _, f := range m.news {
+		w.Told[f.kind] = toldTrouble{Count: f.Count, Text: f.text(false)}
 	}
-	for _, key := range m.over {
-		delete(w.Told, key)
+	for _, kind := range m.over {
+		delete(w.Told, kind)
 	}
-	w.Sent = append(w.Sent, now)
+	if len(m.news) > 0 && !w.burst(now) {
+		w.Sent = append(w.Sent, now)
+	}
+	w.Last = now
+}
+
+// statePaths returns where what was told is kept: beside the database, and where systemd keeps what does not need a
+// disk, so that one of both can be written while the other is full or read-only.
+func (e *env) statePaths(db string) []string {
+	paths := []string{toldPath(db)}
+	if dir := e.getenv("RUNTIME_DIRECTORY"); dir != "" {
+		paths = append(paths, filepath.Join(dir, filepath.Base(toldPath(db))))
+	}
+	return paths
+}
+
+// readTold reads what was told: the later of the states that can be read. What can't be read is told anew, and so not
+// lost.
+func readTold(paths []string) *watchState {
+	latest := &watchState{}
+	for _, path := range paths {
+		state := &watchState{}
+		text, _ := os.ReadFile(path)
+		if json.Unmarshal(text, state) == nil && state.Told != nil && !state.At.Before(latest.At) {
+			latest = state
+		}
+	}
+	if latest.Told == nil {
+		latest.Told = map[string]toldTrouble{}
+	}
+	return latest
+}
+
+// write writes what was told to all places, and reports whether it could to one of them.
+func (w *watchState) write(paths []string, now time.Time) (kept bool) {
+	w.At = now
+	for _, path := range paths {
+		os.Remove(path + ".new") // of a run that was killed
+		err := writeAtomically(path, true, func(f *os.File) error {
+			_, err := f.Write(encodeJSON(w))
+			return err
+		})
+		kept = kept || err == nil
+	}
+	return kept
 }
 
 // A watchTarget is where the file widgetd.watch says that messages go.
@@ -200,18 +239,17 @@ func (w *watchTarget) call(ctx context.Context, method, address string, header h
 	return nil
 }
 
-// send posts a message. urgent: the service does not run, or its health fails.
-func (w *watchTarget) send(ctx context.Context, m watchMessage, urgent bool) error {
+// send posts a message.
+func (w *watchTarget) send(ctx context.Context, m *watchMessage) error {
 	priority, tag := 4, "warning"
 	switch {
-	case urgent && len(m.fresh)+len(m.worse) > 0:
+	case m.rings():
 		priority, tag = 5, "rotating_light"
 	case len(m.over) == len(m.lines):
 		priority, tag = 3, "white_check_mark"
 	}
 	host, _ := os.Hostname()
-	title := fmt.Sprintf("widgetd on %s: %d new, %d worse, %d over", cmp.Or(host, "?"), len(m.fresh), len(m.worse),
-		len(m.over))
+	title := fmt.Sprintf("widgetd on %s: %s", cmp.Or(host, "?"), m.text())
 	lines := slices.Clone(m.lines[:min(len(m.lines), watchLines)])
 	for i, line := range lines {
 		lines[i] = strings.ToValidUTF8(printable(line[:min(len(line), maxWatchLine)]), "")
@@ -250,56 +288,53 @@ func watchRun(e *env) error {
 	if err != nil {
 		return err
 	}
-	found, urgent := e.troubles()
-	state := &watchState{}
-	text, _ := os.ReadFile(toldPath(db))
-	if json.Unmarshal(text, state) != nil || state.Told == nil {
-		state = &watchState{Told: map[string]toldTrouble{}} // it is told anew, and so not lost
-	}
-	m, now, said, unit := state.compare(found, e.now()), e.now(), "", e.str("unit")
-	if unit != "" {
-		m.lines = slices.Insert(m.lines, 0, fmt.Sprintf("the unit %s has failed: journalctl -u %s", unit, unit))
-	}
-	if len(m.lines) > 0 && (state.mayTell(now) || unit != "") {
-		if err := target.send(e.ctx, m, urgent); err != nil {
-			return fmt.Errorf("the message could not be sent: %w", err) // and silence tells of it
-		}
-		state.told(m, found, now)
-		said = fmt.Sprintf("told: %d new, %d worse, %d over", len(m.fresh), len(m.worse), len(m.over))
-	}
-	err = nil
-	if after := encodeJSON(state); string(after) != string(text) {
-		os.Remove(toldPath(db) + ".new") // of a run that was killed
-		err = writeAtomically(toldPath(db), true, func(f *os.File) error {
-			_, err := f.Write(after)
-			return err
-		})
+	said, err := e.tellChanges(target, e.statePaths(db))
+	if err != nil {
+		return err
 	}
 	if target.ping != "" {
-		if failed := target.call(e.ctx, http.MethodGet, target.ping, nil, nil); failed != nil {
-			err = errors.Join(err, fmt.Errorf("the address that notices silence could not be called: %w", failed))
+		if err := target.call(e.ctx, http.MethodGet, target.ping, nil, nil); err != nil {
+			return fmt.Errorf("the address that notices silence could not be called: %w", err)
 		}
 	}
-	if err != nil || said == "" {
-		return err
+	if said == "" {
+		return nil
 	}
 	return e.done(said)
 }
 
-// troubles returns what needs doing, by key. urgent: the service does not run, or its health fails.
-func (e *env) troubles() (found map[string]trouble, urgent bool) {
-	found = map[string]trouble{}
-	r, service, err := e.readStatus(true)
+// tellChanges posts what has changed since something was told last, unless it has to wait. What was told is written
+// down before and after: where it can't be, a message comes once an hour, by the clock alone. An error also says that
+// what rings waits, so that nobody is told that all is well.
+func (e *env) tellChanges(target watchTarget, paths []string) (said string, err error) {
+	now, unit, state := e.now(), e.str("unit"), readTold(paths)
+	if unit != "" {
+		delete(state.Told, "unit_failed") // it has failed again
+	}
+	before := string(encodeJSON(state))
+	m := state.compare(e.foundTroubles(), now)
+	kept := string(encodeJSON(state)) == before && len(m.lines) == 0 || state.write(paths, now)
+	switch {
+	case len(m.lines) == 0:
+		return "", nil
+	case !kept && unit == "" && now.Minute() > 0 && m.rings():
+		return "", errors.New("what rings waits for the next hour, since what was told can't be written down")
+	case !kept && unit == "" && now.Minute() > 0, kept && !state.mayTell(&m, now):
+		return "", nil
+	}
+	if err := target.send(e.ctx, &m); err != nil {
+		return "", fmt.Errorf("the message could not be sent: %w", err) // and silence tells of it
+	}
+	state.tell(&m, now)
+	state.write(paths, now)
+	return "told: " + m.text(), nil
+}
+
+// foundTroubles returns what needs doing, the most urgent first.
+func (e *env) foundTroubles() []foundTrouble {
+	r, _, err := e.readStatus(true)
 	if err != nil {
-		t := newTrouble("what needs doing can't be read: run 'widgetd status'", nil)
-		return map[string]trouble{t.key: t}, true
+		return []foundTrouble{{&partsUnreadable, occurrence{Count: 1, ID: fmt.Sprint(err)}}}
 	}
-	for _, t := range r.troubles {
-		if strings.Trim(t.key, "…0 ;:(),") == "" {
-			t.key = "something needs doing: run 'widgetd status'"
-			t.text = t.key
-		}
-		found[t.key] = t
-	}
-	return found, service == nil || service.Health == healthFail
+	return r.found
 }

@@ -165,62 +165,98 @@ func TestWatch_tellsEachTroubleOnceAgainWhenWorseAndOnceWhenOver(t *testing.T) {
 	}
 }
 
-func TestWatch_tellsWhatIsTwiceAsMuchAsWorse(t *testing.T) {
-	t.Parallel()
-	w := &watchState{Told: map[string]toldTrouble{}}
-	now := time.Now()
-	say := func(want string, n int) {
-		t.Helper()
-		now = now.Add(time.Minute)
-		r := &statusReport{}
-		r.ask("%d payments in review", n)
-		found := map[string]trouble{r.troubles[0].key: r.troubles[0]}
-		m := w.compare(found, now)
-		if equal(t, fmt.Sprint(n), strings.Join(m.lines, "; "), want); len(m.lines) > 0 {
-			w.told(m, found, now)
-		}
-	}
-	say("new: 3 payments in review", 3)
-	say("", 3)
-	say("", 5)
-	say("worse: 6 payments in review", 6)
-	say("", 11)
-	say("", 2)
-	say("worse: 12 payments in review", 12)
+// troublesOfKind are so many of a kind that is the program's or, if it has none of that name, is made up.
+func troublesOfKind(kind string, urgency urgency, n int) foundTrouble {
+	return foundTrouble{&trouble{kind: kind, urgency: urgency, one: "1 " + kind, many: "$n " + kind},
+		occurrence{Count: n}}
 }
 
-// Against a storm: troubles that come and go, or new ones each minute.
-func TestWatch_sendsADigestInPlaceOfAStorm(t *testing.T) {
+// A watchedMinute is what is found in a minute, and what is then told, as "new 1, worse 0, over 0"; "": nothing.
+func (w *watchState) minute(now time.Time, found ...foundTrouble) (told string) {
+	m := w.compare(found, now)
+	if len(m.lines) == 0 || !w.mayTell(&m, now) {
+		return ""
+	}
+	w.tell(&m, now)
+	return strings.Join(m.lines, "; ")
+}
+
+func TestWatch_tellsWhatIsTwiceAsMuchAsWorse(t *testing.T) {
 	t.Parallel()
-	w := &watchState{Told: map[string]toldTrouble{}}
-	now, sent, named := time.Now(), 0, map[string]bool{}
+	w, now := &watchState{Told: map[string]toldTrouble{}}, time.Now()
+	for _, c := range []struct {
+		n    int
+		want string
+	}{{3, "new: 3 payments"}, {3, ""}, {5, ""}, {6, "worse: 6 payments"}, {11, ""}, {2, ""},
+		{12, "worse: 12 payments"}} {
+		now = now.Add(time.Minute)
+		equal(t, fmt.Sprint(c.n), w.minute(now, troublesOfKind("payments", sameDay, c.n)), c.want)
+	}
+}
+
+// Against a storm: troubles that come and go, or new ones each minute. What rings does so within its minute all the
+// same, and what is over is no reason to hold anything back.
+func TestWatch_sendsADigestInPlaceOfAStormAndRingsAtOnce(t *testing.T) {
+	t.Parallel()
+	w, now, sent, named := &watchState{Told: map[string]toldTrouble{}}, time.Now(), 0, 0
+	found := []foundTrouble{}
 	for minute := range 180 {
 		now = now.Add(time.Minute)
-		found := map[string]trouble{}
-		for i := range minute + 1 {
-			key := fmt.Sprint("trouble ", i)
-			found[key] = trouble{key, 1, key}
-		}
-		m := w.compare(found, now)
-		if len(m.lines) > 0 && w.mayTell(now) {
-			sent++
-			for _, key := range m.fresh {
-				named[key] = true
-			}
-			w.told(m, found, now)
+		found = append(found, troublesOfKind(fmt.Sprint("trouble ", minute), sameDay, 1))
+		if told := w.minute(now, found...); told != "" {
+			sent, named = sent+1, named+strings.Count(told, "new: ")
 		}
 	}
-	if sent > 24 || sent < 10 || len(named) < 165 {
-		t.Errorf("%d messages in three hours, about %d troubles", sent, len(named))
+	failIf(t, sent > 30 || sent < 10 || named < 165, "%d messages in three hours, about %d troubles", sent, named)
+	w.Last = now
+	found = append([]foundTrouble{troublesOfKind("outage", atOnce, 1)}, found...)
+	told := w.minute(now.Add(time.Second), found...)
+	failIf(t, !strings.HasPrefix(told, "new: 1 outage"), "an outage does not ring in a storm: %q", told)
+
+	// Twelve troubles that come and go are twelve messages that say they are over, and the next one is told at once.
+	w = &watchState{Told: map[string]toldTrouble{}}
+	for i := range 12 {
+		gone := now.Add(time.Duration(i+1)*time.Minute - watchOver)
+		w.Told[fmt.Sprint(i)] = toldTrouble{Text: "a trouble", Gone: gone}
 	}
-	// A message has a bound, whatever happens.
+	for i := range 12 {
+		now = now.Add(time.Minute)
+		failIf(t, !strings.HasPrefix(w.minute(now), "over: a trouble"), "in minute %d nothing is over", i)
+	}
+	equal(t, "after what is over", w.minute(now.Add(time.Minute), troublesOfKind("payments", sameDay, 1)),
+		"new: 1 payments")
+}
+
+func TestWatch_hasWhatRingsFirstThenMoneyThenAge(t *testing.T) {
+	t.Parallel()
+	now := newStamp(time.Now())
+	found := []foundTrouble{}
+	for i, f := range []struct {
+		urgency urgency
+		money   bool
+		since   stamp
+	}{{sameDay, false, now}, {sameDay, true, stamp{}}, {sameDay, true, now}, {sameDay, true, now.after(-days(1))},
+		{whenSeen, true, now.after(-days(9))}, {atOnce, false, stamp{}}} {
+		found = append(found, foundTrouble{&trouble{kind: fmt.Sprint(i), urgency: f.urgency, money: f.money},
+			occurrence{Count: 1, Since: f.since}})
+	}
+	arrange(found, compareTroubles)
+	order := ""
+	for _, f := range found {
+		order += f.kind
+	}
+	equal(t, "the order", order, "532104")
+}
+
+func TestWatch_boundsAMessageWhateverHappens(t *testing.T) {
+	t.Parallel()
 	p := newTelephone(t)
 	m := watchMessage{}
 	for i := range 1000 {
-		m.fresh = append(m.fresh, fmt.Sprint(i))
+		m.over = append(m.over, fmt.Sprint(i))
 		m.lines = append(m.lines, strings.Repeat("ä", 1000))
 	}
-	must(t, (&watchTarget{ntfy: p.URL + "/topic-of-mine"}).send(t.Context(), m, false))
+	must(t, (&watchTarget{ntfy: p.URL + "/topic-of-mine"}).send(t.Context(), &m))
 	rings, _ := p.taken()
 	failIf(t, len(rings) != 1 || len(rings[0].text) > 3000 || !strings.HasSuffix(rings[0].text,
 		"\nand 992 more: widgetd status"), "%d bytes: %.100q", len(rings[0].text), rings)
@@ -229,23 +265,6 @@ func TestWatch_sendsADigestInPlaceOfAStorm(t *testing.T) {
 // Against a tenant's texts in the message: names of accounts, what rows hold, errors, paths.
 func TestWatch_tellsNothingThatAnybodyElseHasWritten(t *testing.T) {
 	t.Parallel()
-	const evil = "EVIL <b>pay me</b>\r\nPriority: 1"
-	r := &statusReport{members: map[string]any{}}
-	r.tellOfService(&serviceStatus{Health: healthWarn, Output: "another program has held the write lock for 3 s",
-		Version: evil, Damage: &damageMet{Table: evil, Error: evil, Times: 1}, Unreadable: []string{evil}}, nil)
-	r.ask("%s", evil)
-	r.ask("%s (%d)", evil, 3)
-	r.ask("key: %v", fmt.Errorf("%s", evil))
-	r.askForProof(time.Now(), &proof{What: proofReplica, Fault: evil}, "run it")
-	r.askFirst([]string{evil, evil})
-	texts := ""
-	for _, told := range r.troubles {
-		texts += told.text + "\n" + told.key + "\n"
-	}
-	lacks(t, texts, "EVIL", "Priority", "%!")
-	contains(t, texts, "health is warn: another program has held the write lock\n", "key: …\n",
-		"the last try to restore the replica, at ", "has failed: …\n", "damage was met since ")
-
 	w := newWatched(t, anAddress)
 	w.do("account", "add", "EVIL Bistro")
 	w.do("license", "add", "-account", w.account, "-product", "EVIL", "-customer", "EVIL Guest", "-expires", "3d")
@@ -273,7 +292,7 @@ func TestWatch_worksWhileTheDatabaseIsDown(t *testing.T) {
 	w.rings()
 	// What was told is lost with its file, and told anew.
 	writeFile(t, toldPath(w.env["WIDGETD_DB"]), "nonsense")
-	w.rings("new: can't be read, so run 'widgetd check': …", "new: the service is not running: start it")
+	w.rings("new: the service is not running: start it", "new: can't be read, so run 'widgetd check': …")
 }
 
 // Against an address that holds back, refuses, or leads elsewhere: what could not be told is told later, and silence
@@ -369,29 +388,65 @@ func TestWatch_postsJSONToAWebhook(t *testing.T) {
 		"%+v", body)
 }
 
-func TestWatch_tellsOfAUnitThatHasFailed(t *testing.T) {
+func TestWatch_tellsOfAUnitThatHasFailedEachTimeThatItFails(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, anAddress)
 	w.run()
 	w.phone.taken()
-	_, err := w.run("-unit", "widgetd-backup.service")
-	must(t, err)
-	rings, _ := w.phone.taken()
-	failIf(t, len(rings) != 1 || rings[0].priority != "4", "%v", rings)
-	const failed = "the unit widgetd-backup.service has failed: journalctl -u widgetd-backup.service"
-	equal(t, "text", rings[0].text, failed)
+	const failed = "new: the unit widgetd-backup.service has failed: journalctl -u widgetd-backup.service"
+	for range 2 {
+		_, err := w.run("-unit", "widgetd-backup.service")
+		must(t, err)
+		rings, _ := w.phone.taken()
+		failIf(t, len(rings) != 1 || rings[0].priority != "5" || rings[0].text != failed, "%v", rings)
+	}
+	seenTroubles.Store("unit_failed", true)
+	for range 5 {
+		w.rings()
+	}
+	w.rings("over: " + strings.TrimPrefix(failed, "new: "))
+	list := "widgetd-page.service loaded failed failed A page\nwidgetd-failed@x.service loaded failed failed x\n\n"
+	equal(t, "what systemctl lists", unitsIn(list+"litestream.service loaded failed", []string{"litestream.service"}),
+		[]string{"widgetd-page.service"})
+}
+
+// Against a disk that is full or read-only: what was told is known from the other place, and where there is none, all
+// is told once an hour, by the clock alone.
+func TestWatch_doesNotRingEachMinuteWhereItCanWriteNothing(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, anAddress)
+	told := toldPath(w.env["WIDGETD_DB"])
+	must(t, os.MkdirAll(filepath.Join(told, "full"), 0o700)) // no file can take its place
+	w.env["RUNTIME_DIRECTORY"] = t.TempDir()
+	const down, backup = "new: the service is not running: start it",
+		"new: there was no backup yet: run 'widgetd backup FILE', best each day"
+	w.rings(down, backup)
+	w.rings()
 	w.rings()
 
-	// It comes first, however much there is to tell.
-	state := watchState{Told: map[string]toldTrouble{}}
-	for i := range 2 * watchLines {
-		state.Told[fmt.Sprint(i)] = toldTrouble{Text: "a trouble", Gone: w.now.Add(-time.Hour)}
+	// The later one counts.
+	must(t, os.RemoveAll(told))
+	w.do("backup", filepath.Join(w.dir, "copy.db"))
+	for range 5 {
+		w.rings()
 	}
-	writeFile(t, toldPath(w.env["WIDGETD_DB"]), string(encodeJSON(state)))
-	_, err = w.run("-unit", "widgetd-backup.service")
-	must(t, err)
-	rings, _ = w.phone.taken()
-	failIf(t, len(rings) != 1 || !strings.HasPrefix(rings[0].text, failed+"\n"), "%v", rings)
+	w.rings("over: " + strings.TrimPrefix(backup, "new: "))
+	other := filepath.Join(w.env["RUNTIME_DIRECTORY"], filepath.Base(told))
+	writeFile(t, other, `{"told":{},"at":"2000-01-01T00:00:00Z"}`)
+	w.rings()
+
+	must(t, os.RemoveAll(told))
+	must(t, os.MkdirAll(filepath.Join(told, "full"), 0o700))
+	w.env["RUNTIME_DIRECTORY"] = "/nonexistent"
+	w.now = w.now.Truncate(time.Hour).Add(time.Hour - time.Minute) // it runs a minute later
+	for range 2 {
+		w.rings(down)
+		for range 59 {
+			said, err := w.run()
+			rings, pings := w.phone.taken()
+			failIf(t, err == nil || len(rings) > 0 || pings > 0, "between: %v, %d pings: %s", rings, pings, said)
+		}
+	}
 }
 
 // Against a state that somebody has damaged, and an answer that breaks off: what was posted is remembered.

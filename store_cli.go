@@ -22,6 +22,7 @@ func fileNoun() noun {
 		commands: storeCommands,
 		events:   storeEvents,
 		status:   []statusLine{{label: "today (UTC)", read: todayStatus}},
+		troubles: fileTroubles,
 		sealed:   []string{"idempotency"},
 	}
 }
@@ -419,7 +420,7 @@ func checkCommand(e *env) error {
 		const text = "note: others can list what is in %s (mode %04o)"
 		notes = append(notes, fmt.Sprintf(text, dir, info.Mode().Perm()))
 	}
-	if service != nil && len(faults) == 0 && (service.Damage != nil || len(service.Unreadable) > 0) {
+	if service != nil && len(faults) == 0 && (service.Damage != nil || service.found("rows_unreadable").Count > 0) {
 		notes = append(notes, e.clearDamage(db, service))
 	}
 	lines := slices.Concat(faults, notes)
@@ -442,7 +443,7 @@ func checkCommand(e *env) error {
 
 // clearDamage tells the service that a check of the whole file has passed, and returns a note of what it had met.
 func (e *env) clearDamage(db string, service *serviceStatus) string {
-	met, times := "that "+strings.Join(service.Unreadable, ", and that "), int64(0)
+	met, times := "that "+service.found("rows_unreadable").ID, int64(0)
 	if d := service.Damage; d != nil {
 		met, times = "damage since "+d.At.String(), d.Times
 	}

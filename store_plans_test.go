@@ -75,6 +75,7 @@ var mayRead = map[string]string{
 	"FROM widgets w":                             "the operator lists all widgets; an account has few",
 	"FROM widget_counts WHERE quarter":           "those of a day, of all widgets",
 	"FROM tokens WHERE account_id":               "people issue them one by one",
+	"FROM tokens WHERE revoked_at IS NULL":       "people issue them one by one",
 	"FROM tokens WHERE expires_at":               "people issue them one by one",
 	"lease_kid = ?1":                             "retiring a key asks about every device",
 	"authorized amount, currency FROM payments":  "closing an account says what money it holds",

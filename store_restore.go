@@ -81,8 +81,11 @@ func keptCopies(db string) []keptCopy {
 }
 
 // asideOf returns the databases that restoring has moved aside from a path.
-func asideOf(db string) (files []string) {
-	dirs, _ := fs.Glob(os.DirFS(filepath.Dir(db)), "lost-*")
+func asideOf(db string) []string { return besideIn(db, "lost-*") }
+
+// besideIn returns the databases of the same name in the directories beside one whose names match a pattern.
+func besideIn(db, pattern string) (files []string) {
+	dirs, _ := fs.Glob(os.DirFS(filepath.Dir(db)), pattern)
 	for _, dir := range dirs {
 		if file := filepath.Join(filepath.Dir(db), dir, filepath.Base(db)); fileExists(file) {
 			files = append(files, file)

@@ -253,7 +253,8 @@ func TestRestore_isRefusedWhileAnybodyHasTheDatabaseOpen(t *testing.T) {
 	o.fails("the service runs, or another program", "restore", file)
 	// It has issued nothing, but goes on with keys of which there was a file.
 	rename(t, o.env["WIDGETD_KEY"], o.env["WIDGETD_KEY"]+".away")
-	contains(t, o.do("status"), "key: no key file at "+o.env["WIDGETD_KEY"]+": restore it from your copy")
+	contains(t, o.do("status"), "the key file can't be used: no key file at "+
+		o.env["WIDGETD_KEY"]+": restore it from your copy")
 	rename(t, o.env["WIDGETD_KEY"]+".away", o.env["WIDGETD_KEY"])
 	p.stop(os.Kill)
 	o.close()

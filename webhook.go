@@ -29,7 +29,8 @@ func webhookNoun() noun {
 		events:   webhookEvents,
 		sealed:   []string{"webhooks"},
 		rows:     []rowReader{webhookTable.unreadable, deliveryTable.unreadable},
-		status:   append(webhookNeeds, statusLine{label: "webhooks", read: webhookStatus}),
+		status:   []statusLine{{label: "webhooks", read: webhookStatus}},
+		troubles: append(webhookTroubles, lateWebhooks),
 		holdings: []holding{heldWebhooks},
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"time"
 )
 
 // A webhookAPI serves the endpoints of webhooks.
@@ -116,6 +117,25 @@ func webhookMetrics(w *webhookWorker) []metric {
 		}},
 	}
 }
+
+// lateWebhooks is that events wait to be sent, for which a service that sends none is not to blame.
+var lateWebhooks = trouble{kind: "webhooks_late", urgency: sameDay,
+	one: "an event has waited since $since to be sent to a webhook", advice: ": 'widgetd webhook list'",
+	inService: func(s *server) (f occurrence, err error) {
+		if s.noWebhooks {
+			return f, nil
+		}
+		behind, err := s.store.webhookBacklogs(anyAccount, maxBehind)
+		for _, b := range behind {
+			if !b.ended && !b.oldest.IsZero() && (f.Since.IsZero() || b.oldest.Before(f.Since.Time)) {
+				f.Since = b.oldest
+			}
+		}
+		return occursIf(!f.Since.IsZero() && s.now().Sub(f.Since.Time) > webhooksLate, f.Since, "", ""), err
+	}}
+
+// webhooksLate is how long an event may wait for the first try to send it.
+const webhooksLate = 20 * time.Minute
 
 // webhookAuthorOf returns the caller of a call as the author of its changes.
 func webhookAuthorOf(c *call) webhookAuthor {

@@ -446,21 +446,23 @@ func (q *queries) webhookBacklogs(o owner, limit int) ([]webhookBacklog, error) 
 const endedApps = `SELECT 1 FROM app_webhooks x JOIN apps p ON p.id = x.app_id JOIN accounts o ON o.id = p.account_id
 		WHERE x.webhook_id = w.id AND (p.removed_at IS NOT NULL OR o.closed_at IS NOT NULL)`
 
-// webhookNeeds are what the status command asks for of webhooks of open accounts: that they accept nothing for a day,
+// webhookTroubles are those of webhooks of open accounts: that they accept nothing for a day,
 // wait for their first test that long, or were disabled for that. They read all webhooks.
-var webhookNeeds = []statusLine{
-	{label: "failing webhooks", one: "webhook fails", many: "webhooks fail", span: -24 * time.Hour,
+var webhookTroubles = []trouble{
+	{kind: "webhooks_failing", urgency: whenSeen, one: "$n webhook fails", many: "$n webhooks fail",
+		span:   -24 * time.Hour,
 		advice: " since $day: 'widgetd webhook list -failing -state enabled'",
 		query: `SELECT w.failing_since AS since, w.id` + ofOpenAccounts + ` AND w.state = 'enabled'
 			AND w.failing_since <= ?2`},
-	{label: "pending webhooks", one: "webhook is pending", many: "webhooks are pending", span: -24 * time.Hour,
+	{kind: "webhooks_pending", urgency: whenSeen, one: "$n webhook is pending", many: "$n webhooks are pending",
+		span:   -24 * time.Hour,
 		advice: " since $day, and gets nothing until it answers a test: 'widgetd webhook test $id'",
 		query: `SELECT w.updated_at AS since, w.id` + ofOpenAccounts + ` AND w.state = 'pending'
 			AND w.updated_at <= ?2`},
-	{label: "failed webhooks", one: "webhook disabled for failing", many: "webhooks disabled for failing",
-		advice: disabledSince, query: disabledFor + `'failing'`},
-	{label: "webhooks that are gone", one: "webhook answered 410 Gone", many: "webhooks answered 410 Gone",
-		advice: disabledSince, query: disabledFor + `'gone'`},
+	{kind: "webhooks_disabled", urgency: whenSeen, one: "$n webhook disabled for failing",
+		many: "$n webhooks disabled for failing", advice: disabledSince, query: disabledFor + `'failing'`},
+	{kind: "webhooks_gone", urgency: whenSeen, one: "$n webhook answered 410 Gone",
+		many: "$n webhooks answered 410 Gone", advice: disabledSince, query: disabledFor + `'gone'`},
 }
 
 const (
