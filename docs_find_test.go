@@ -32,6 +32,12 @@ var findSynonyms = map[string]string{
 	"node": "javascript", "golang": "go", "idempotent": "idempotency", "timezone": "zone",
 	"permissions": "scopes", "permission": "scope", "ios": "clients", "php": "clients", "error": "problem",
 	"errors": "problems",
+
+	// German
+	"kasse": "till", "rechnung": "receipt", "bestellung": "orders", "zahlung": "payments", "erstattung": "refunds",
+	"lizenz": "licence", "gerät": "devices", "buchhaltung": "bookkeeping", "speisekarte": "menu", "umsatz": "revenue",
+	"auszahlung": "payouts", "trinkgeld": "tip", "mehrwertsteuer": "vat", "gutschrift": "refunds", "fehler": "problems",
+	"zugang": "token", "datenschutz": "privacy", "schnittstelle": "openapi",
 }
 
 // findStops are words that tell nothing of what a reader looks for.
