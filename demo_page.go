@@ -255,11 +255,14 @@ type demoConnect struct {
 	Fault  string
 }
 
-// registerApp registers the application. Elsewhere the redirect URIs of one on a server must be https, but on this
-// machine there is no TLS.
+// registerApp registers the application, for the main account, since it is not the restaurant's own. Elsewhere the
+// redirect URIs of one on a server must be https, but on this machine there is no TLS.
 func (d *demo) registerApp(t *tx) (err error) {
-	p := &app{AccountID: d.account, Name: demoAppName, Scope: demoAppScope, HomePage: d.page, Kind: appWeb,
+	p := &app{Name: demoAppName, Scope: demoAppScope, HomePage: d.page, Kind: appWeb,
 		RedirectURIs: codeList{d.page + demoAppBack}}
+	if p.AccountID, err = t.mainAccount(); err != nil {
+		return err
+	}
 	d.app.clientSecret, err = createApp(t, p, &caller{claims: claims{Scope: scopeAdmin}, command: "demo"})
 	d.app.clientID = p.ID
 	return err

@@ -381,6 +381,7 @@ func TestDemo_ownerConnectsAnApplicationInABrowser(t *testing.T) {
 	b.click(`//button[text()="Sign in"]`)
 	b.find(`//h1[text()="May Table Planner act for your account?"]`)
 	b.screenshot("connect-consent.png")
+	b.find(`//dt[. = "Offered by"]/following-sibling::dd[1][. = "Vendor"]`) // and not the restaurant itself
 	b.click(`//input[@name="allow:orders:write"]`)
 	b.click(`//button[@value="allow"]`)
 
