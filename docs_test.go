@@ -786,11 +786,28 @@ func TestDocs_areFoundByTheScriptWhateverIsInTheAddress(t *testing.T) {
 	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
 	b := startBrowser(t)
 	b.open(root + "/docs#100%")
-	equal(t, "what is found", b.await(`const [done] = arguments, find = document.querySelector("#find");
-		find.value = "menu that takes";
-		find.dispatchEvent(new Event("input"));
-		const look = () => { const a = document.querySelector("#found a"); a ? done(a.pathname) : setTimeout(look, 20) };
-		look();`), any("/docs/ordering"))
+	for words, want := range map[string]string{"menu that takes": "/docs/ordering", "offline": "/docs/offline",
+		"webhook": "/docs/webhooks", "Lizenz": "/docs/licences", "rate_limited": "/docs/problems"} {
+		equal(t, words, b.await(`const [words, done] = arguments, find = document.querySelector("#find");
+			document.querySelector("#found").replaceChildren();
+			find.value = words;
+			find.dispatchEvent(new Event("input"));
+			const look = () => {
+				const a = document.querySelector("#found a");
+				a ? done(a.pathname) : setTimeout(look, 20);
+			};
+			look();`, words), any(want))
+	}
+	equal(t, "all places, each in a line", b.await(`const [done] = arguments, found = document.querySelector("#found");
+		document.querySelector("#find").value = "order";
+		document.querySelector("#find").dispatchEvent(new Event("input"));
+		const look = () => found.children.length > 100 && found.className == "all" ? done(true) : setTimeout(look, 20);
+		const ask = () => {
+			if (!/^Show all/.test(found.lastChild.textContent)) return setTimeout(ask, 20);
+			found.lastChild.click();
+			look();
+		};
+		ask();`), any(true))
 }
 
 func TestSecurityTxt_isThereOnlyWithAContact(t *testing.T) {
