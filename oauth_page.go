@@ -621,6 +621,9 @@ func newOAuthPage(r *http.Request, title string) *oauthPage {
 	}
 	frame := pageFrame{pageLanguage: lang, texts: textsByLanguage[lang]().OAuth, Title: title}
 	p := &oauthPage{pageFrame: frame, Unticked: map[string]bool{}}
+	if title == "" || title == faultTitle { // its address may be that of a form only, or anybody's
+		return p
+	}
 	for i, l := range known {
 		query.Set(langParameter, string(l))
 		p.Languages = append(p.Languages, languageLink{l, languageNames[i], "?" + query.Encode(), l == lang})
@@ -655,7 +658,6 @@ func placeOf(uri string) (key, name string) {
 // oauthRefused shows a refusal. It is a refusalForm.
 func oauthRefused(r *http.Request, ref *refusal, requestID string) *reply {
 	p := newOAuthPage(r, "")
-	p.Languages = nil // the address may be that of a form only
 	p.refuse(ref, requestID)
 	return oauthTemplate.renderRefusal(ref.code.status, p)
 }

@@ -421,7 +421,7 @@ func TestOAuthPages_areInTheLanguageThatWasChosenOnThem(t *testing.T) {
 	in := v.visit("/oauth/signin?lang=fr", url.Values{"code": {s.signinCode(s.account)}}).is(303)
 	equal(t, "where that leads", in.header.Get("Location"), "./connected?lang=fr")
 	v = s.signedIn(s.account)
-	v.visit(asked+"&lang=it", nil, "Accept-Language: de").nowhere(200, `<html lang="it">`, `&amp;lang=fr"`)
+	v.visit(asked+"&lang=it", nil, "Accept-Language: de").nowhere(200, `<html lang="it">`, `&amp;lang=fr&amp;`)
 	v.visit(asked+"&lang=nb", nil, "Accept-Language: de").nowhere(200, `<html lang="de">`) // not for owners
 	v.visit("/oauth/signout?lang=fr", url.Values{}).is(303).has("Location: ./signin?lang=fr")
 }

@@ -537,7 +537,7 @@ func TestReturnPage_isTheReceiptOfWhatWasAccepted(t *testing.T) {
 	g.returns(o).shows("<small>1 × CHF\u00a04.00 (ordered: 3)</small>", "CHF\u00a04.00</td>", "−CHF\u00a03.43",
 		"CHF\u00a049.77", "CHF\u00a01.02",
 		"Refunds", "CHF\u00a010.00", "VAT 2.6%: CHF\u00a00.25", "CHF\u00a02.30", "(in progress)", "not 9.99",
-		"CHF\u00a037.47", "not cold")
+		"CHF\u00a037.47", "<small>cold</small>")
 }
 
 func TestPages_areInTheLanguageThatIsAskedFor(t *testing.T) {
