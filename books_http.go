@@ -756,7 +756,7 @@ func readRule(in *input, product *bookProduct) (r mappingRule) {
 	r.Account = in.text("account", required, 10, of.account)
 	if in.ofKinds(product, "vat_rate", r.Kind, ruleSales, ruleDelivery) {
 		// Of `sales` and `delivery`, which need it: the rate of VAT in hundredths of a percent.
-		r.VATRate = new(in.amount("vat_rate", required, 0, maxVATRate))
+		r.VATRate = new(in.vatRate("vat_rate"))
 	}
 	if in.ofKinds(product, "group", r.Kind, ruleSales) && in.given("group") {
 		// Of `sales`: the group; empty: what has none; `null`: every group that no other line names.

@@ -26,7 +26,10 @@ var demoPages = sync.OnceValue(func() *template.Template {
 	pages := template.New("").Funcs(template.FuncMap{
 		"negative": func(amount int64) string { return groupedAmount(-amount) },
 		"amount":   groupedAmount,
-		"actions":  func(state orderState) []string { return demoActions[state] },
+		"actions":  actionsOf,
+		"state":    func(state orderState) string { return demoStates[state] },
+		"number":   shortNumber,
+		"local":    func(at stamp) string { return at.In(shownZone(demoZone)).Format("2 January, 15:04") },
 		"day":      func(date businessDate) string { return midnight(date).Format("Monday, 2 January 2006") },
 		"rate":     formatRate,
 		"style":    func() template.CSS { return template.CSS(pageStyle()) },
@@ -143,7 +146,16 @@ func (d *demo) place(root, page, receiver, provider, books, database string) {
 	d.ledger = newDemoLedger(books, d.base+"/books/callback/", d.now)
 	d.examples = map[string]string{"root": root, "base": d.base, "Origin": d.page, "return_url": d.page + "/thanks",
 		"receiver": receiver + "/", "url": receiver + "/" + docsPath, "test_provider": provider, "test_books": books,
-		"database": database}
+		"database": database, "moment": d.clock().Format(time.DateTime), "command": ownCommand()}
+}
+
+// ownCommand returns what runs this program in a shell: its path, or 'go run .' where go has built it for one run.
+func ownCommand() string {
+	program, err := os.Executable()
+	if err != nil || strings.Contains(program, string(filepath.Separator)+"go-build") {
+		return "go run ."
+	}
+	return program
 }
 
 // run runs the demo on a listener, and what is beside its service on others, until the context ends.
@@ -285,6 +297,7 @@ const demoScopes = scopeStats + " " + scopeLeads + " " + scopeWriteLeads + " " +
 const (
 	demoAccount = "Trattoria Altstadt"
 	demoWidget  = "Lunch menu, Altstadt"
+	demoZone    = "Europe/Zurich"
 )
 
 // seed adds to a new database what no call of a route does: accounts, and widgets with a month of events.
@@ -300,7 +313,7 @@ func (d *demo) seed(t *tx) error {
 	}
 	return errors.Join(changeIssuer(t, id, true, actorCommand),
 		changeSettings(t, nouns(), id, func(s *accountSettings) {
-			s.Zone, s.LegalName = "Europe/Zurich", new("Trattoria Altstadt GmbH")
+			s.Zone, s.LegalName = demoZone, new("Trattoria Altstadt GmbH")
 			s.Address, s.VATNumber = new("Hauptgasse 12\n4500 Solothurn"), new("CHE-123.456.789 MWST")
 		}, actorCommand))
 }
@@ -395,6 +408,9 @@ func (d *demo) receiverHandler(out io.Writer) http.Handler {
 	secret, _ := parseWebhookSecret(d.examples["webhook_secret"]) // the service has made it
 	mux.Handle("/{$}", &webhookReceiver{secret: secret, status: http.StatusNoContent,
 		out: lineWriter{out}, now: d.now})
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { // no webhook was refused
+		io.WriteString(w, "This receives webhooks: post to it. What comes is printed where the demo runs.\n")
+	})
 	mux.HandleFunc("POST /"+docsPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	})

@@ -31,7 +31,7 @@ const (
 type demoShown struct {
 	Title, Text string
 	List        bool // also Orders
-	Orders      []order
+	Orders      []*order
 }
 
 // handleOrders adds the paths of direct orders, and of what they have brought, to the demo's page.
@@ -127,21 +127,32 @@ func (l *orderLine) wanted(n int64) map[string]any {
 		"group": l.Group}
 }
 
-// demoActions are the buttons for an order, by its state.
-var demoActions = map[orderState][]string{
-	orderAuthorized:   {"Accept", "Reject"},
-	orderPaid:         {"Refund"},
-	orderPartRefunded: {"Refund"},
+// demoStates are what the restaurant's side says of an order, by its state.
+var demoStates = map[orderState]string{
+	orderOpen: "Not paid yet", orderAuthorized: "Waits for your answer", orderAccepted: "Accepted", orderPaid: "Paid",
+	orderPartRefunded: "Paid, and a part given back", orderRefunded: "All given back", orderCancelled: "Cancelled",
+	orderExpired: "Expired",
+}
+
+// actionsOf returns the buttons for an order: those that can do something.
+func actionsOf(o *order) []string {
+	switch {
+	case o.State == orderAuthorized:
+		return []string{"Accept", "Reject"}
+	case o.wasPaid() && o.Refunded < o.Total:
+		return []string{"Refund"}
+	}
+	return nil
 }
 
 // listOrders shows the restaurant's side.
 func (d *demo) listOrders(w http.ResponseWriter, r *http.Request) {
-	var page list[order]
+	var page list[*order]
 	if err := d.ask(r.Context(), d.token, http.MethodGet, "/orders?limit=50", nil, &page); err != nil {
 		showText(w, http.StatusBadGateway, "Orders", err.Error())
 		return
 	}
-	page.Data = slices.DeleteFunc(page.Data, func(o order) bool {
+	page.Data = slices.DeleteFunc(page.Data, func(o *order) bool {
 		reference := valueOr(o.Reference, "")
 		return strings.HasPrefix(reference, docsReference) || strings.HasPrefix(reference, sampleReference)
 	})
@@ -244,11 +255,14 @@ type demoConnect struct {
 	Fault  string
 }
 
-// registerApp registers the application. Elsewhere the redirect URIs of one on a server must be https, but on this
-// machine there is no TLS.
+// registerApp registers the application, for the main account, since it is not the restaurant's own. Elsewhere the
+// redirect URIs of one on a server must be https, but on this machine there is no TLS.
 func (d *demo) registerApp(t *tx) (err error) {
-	p := &app{AccountID: d.account, Name: demoAppName, Scope: demoAppScope, HomePage: d.page, Kind: appWeb,
+	p := &app{Name: demoAppName, Scope: demoAppScope, HomePage: d.page, Kind: appWeb,
 		RedirectURIs: codeList{d.page + demoAppBack}}
+	if p.AccountID, err = t.mainAccount(); err != nil {
+		return err
+	}
 	d.app.clientSecret, err = createApp(t, p, &caller{claims: claims{Scope: scopeAdmin}, command: "demo"})
 	d.app.clientID = p.ID
 	return err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -262,6 +263,9 @@ func (p *demoProvider) view(id string) (demoPayView, int) {
 // handler serves the page of an attempt, and does what a guest has chosen on it.
 func (p *demoProvider) handler() http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "A test provider of payments: guests come here from the page of an order, and no money moves.")
+	})
 	mux.HandleFunc("/pay/{id}", func(w http.ResponseWriter, r *http.Request) {
 		const maxForm = 1024
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)

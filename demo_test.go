@@ -59,6 +59,7 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 		"kitchen-display",
 	}
 	ran, token, order, events := 0, "", "", followDemo(t, text)
+	lacks(t, text, "…\n", "widgetd payment")
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "TOKEN=") {
 			if token != "" || !wholeToken.MatchString(line) {
@@ -66,14 +67,16 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 			}
 			token = line
 		}
+		if waiting, is := strings.CutPrefix(line, "ORDER="); is {
+			order = strings.TrimSpace(waiting)
+		}
 		if !strings.HasPrefix(line, "curl ") && !strings.HasPrefix(line, "sqlite3 ") {
 			continue
 		}
 		line = strings.ReplaceAll(line, "$ORDER", order)
 		out, err := exec.Command("sh", "-c", token+line).CombinedOutput()
-		if found := regexp.MustCompile(`"id":"(ord_\w{26})".*"pay_url":"([^"]+)"`).FindSubmatch(out); found != nil {
-			order = string(found[1])
-			payAsAGuest(t, string(found[2]))
+		if found := regexp.MustCompile(`"pay_url":"([^"]+)"`).FindSubmatch(out); found != nil {
+			payAsAGuest(t, string(found[1]))
 		}
 		if strings.Contains(line, "/accept ") { // it is captured beside this
 			events.await(eventOrderPaid, func(subject string) bool { return subject == order })
@@ -98,6 +101,19 @@ func TestDemo_printsLinesThatAllWorkAsPrinted(t *testing.T) {
 	}
 	if ran != len(want) {
 		t.Errorf("%d lines, want %d:\n%s", ran, len(want), text)
+	}
+}
+
+// TestDemo_addressesSayWhatTheyAreFor: to look at the receiver of webhooks prints no webhook that was refused.
+func TestDemo_addressesSayWhatTheyAreFor(t *testing.T) {
+	t.Parallel()
+	text := sharedDemo(t)
+	for name, want := range map[string]string{"A receiver of its webhooks": "This receives webhooks: post to it.",
+		"A test provider of payments": "no money moves", "Test books, in place of Fortnox": "vouchers",
+		"A lunch menu on a partner's site": "A demo: this page is on"} {
+		status, _, body := fetched(t, printed(t, text, name))
+		equal(t, name, status, 200)
+		contains(t, body, want)
 	}
 }
 
@@ -366,6 +382,7 @@ func TestDemo_ownerConnectsAnApplicationInABrowser(t *testing.T) {
 	b.click(`//button[text()="Sign in"]`)
 	b.find(`//h1[text()="May Table Planner act for your account?"]`)
 	b.screenshot("connect-consent.png")
+	b.find(`//dt[. = "Offered by"]/following-sibling::dd[1][. = "Vendor"]`) // and not the restaurant itself
 	b.click(`//input[@name="allow:orders:write"]`)
 	b.click(`//button[@value="allow"]`)
 
@@ -389,6 +406,10 @@ func TestDemo_ownerConnectsAnApplicationInABrowser(t *testing.T) {
 	b.find(`//section/h2[. = "` + demoAppName + `"]`)
 	b.screenshot("connect-connected.png")
 	b.click(`//button[@name="grant"]`)
+	b.find(`//h1[. = "Revoke the access of ` + demoAppName + `?"]`)
+	b.screenshot("connect-end.png")
+	b.click(`//button[@name="sure"]`)
+	b.find(`//*[@role="status"][contains(., "` + demoAppName + `")]`)
 	// Those of /docs stay.
 	b.find(`//main[count(section) = 2][section/h2 = "Shift planner"]/section/h2[. = "Kitchen printer"]`)
 }

@@ -32,6 +32,12 @@ var findSynonyms = map[string]string{
 	"node": "javascript", "golang": "go", "idempotent": "idempotency", "timezone": "zone",
 	"permissions": "scopes", "permission": "scope", "ios": "clients", "php": "clients", "error": "problem",
 	"errors": "problems",
+
+	// German
+	"kasse": "devices", "rechnung": "receipt", "bestellung": "orders", "zahlung": "payments", "erstattung": "refunds",
+	"lizenz": "licence", "gerät": "devices", "buchhaltung": "bookkeeping", "speisekarte": "menu", "umsatz": "revenue",
+	"auszahlung": "payouts", "trinkgeld": "tip", "mehrwertsteuer": "vat", "gutschrift": "refunds", "fehler": "problems",
+	"zugang": "token", "datenschutz": "privacy", "schnittstelle": "openapi",
 }
 
 // findStops are words that tell nothing of what a reader looks for.
@@ -48,7 +54,10 @@ func (f *finder) add(c *docsChapter, body string) error {
 	}
 	page := len(f.pages)
 	f.pages = append(f.pages, [2]string{c.Path, html.UnescapeString(string(c.Title))})
-	f.walk(root, page, -1)
+	first := len(f.places)
+	if f.walk(root, page, -1); first < len(f.places) { // its address names it, too: /docs/offline
+		f.note(strings.ReplaceAll(strings.TrimPrefix(c.Path, docsPrefix), "-", " "), first)
+	}
 	return nil
 }
 

@@ -478,7 +478,7 @@ type readingAt struct {
 
 // readingMethods are the methods of an input that read one member: the comment of a reading is where they are called.
 var readingMethods = []string{"member", "text", "object", "objects", "texts", "number", "numberOf",
-	"timestamp", "parameter", "moment", "date", "boolTerm", "amount", "lines", "change",
+	"timestamp", "parameter", "moment", "date", "boolTerm", "amount", "vatRate", "lines", "change",
 	"readMember", "noteMember", "field", "fieldOf",
 	"list", "anyObject", "has", "given", "refuseChange", "fields"}
 

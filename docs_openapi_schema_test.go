@@ -197,6 +197,13 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 	if !inBase && status < 400 && isPage(path) {
 		return nil
 	}
+	if status == http.StatusPermanentRedirect { // from a path that is none, see leadFromSlash
+		to, err := url.Parse(header.Get("Location"))
+		if err != nil || to.Host != "" || r.URL.Path != to.Path+"/" || r.URL.RawQuery != to.RawQuery || len(body) > 0 {
+			faults = append(faults, fmt.Sprintf("a path with a slash too many leads to %v: %v", to, err))
+		}
+		return faults
+	}
 	if inBase && isRouteForPeople(path) || status == http.StatusNotFound && wantsPage(r) {
 		return judgePage(status, header, body)
 	}

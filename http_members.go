@@ -43,6 +43,7 @@ type reading struct {
 	kind      jsonKind
 	need      need
 	low, high int        // of a number; of a list how many elements it has; high of a text: the most characters
+	unit      string     // of a number: what it counts, for its refusal; "": units
 	each      int        // of a list of texts: the most characters of an element; of an object of texts: of a text
 	check     *textCheck // of a text, beside its length; of a list or an object of texts: of each
 	format    string     // of a text, where it has no check: "date-time"
@@ -323,7 +324,8 @@ func (in *input) numberOf(r reading) *int {
 	}
 	n, err := strconv.ParseFloat(v.text, 64) // exact up to 2^53, far above every limit here
 	if err != nil || n != math.Trunc(n) || n < float64(r.low) || n > float64(r.high) {
-		in.wrong(r.name, "out_of_range", fmt.Sprintf("This must be a whole number from %d to %d.", r.low, r.high))
+		detail := fmt.Sprintf("This must be a whole number%s from %d to %d.", r.unit, r.low, r.high)
+		in.wrong(r.name, "out_of_range", detail)
 		return nil
 	}
 	return new(int(n))
@@ -377,8 +379,13 @@ func (in *input) refuseUnknownParameters() {
 		}
 	}
 	slices.Sort(unknown)
+	detail := "This route has no such parameter."
+	if p := in.known[inQuery]; p != nil && len(p.allowed) > 0 {
+		detail = "This route has no such parameter; it has " +
+			strings.Join(slices.Sorted(slices.Values(p.allowed)), ", ") + "."
+	}
 	for _, name := range unknown[:min(len(unknown), maxUnknownParameters)] {
-		in.wrongParameter(name, "unknown_parameter", "This route has no such parameter.")
+		in.wrongParameter(name, "unknown_parameter", detail)
 	}
 }
 
@@ -616,6 +623,12 @@ func (in *input) boolTerm(name string) (value, present bool) {
 // returns 0 if it is absent or wrong.
 func (in *input) amount(name string, n need, least, most int64) int64 {
 	return int64(valueOr(in.numberOf(reading{name: name, need: n, low: int(least), high: int(most)}), 0))
+}
+
+// vatRate reads a required rate of VAT.
+func (in *input) vatRate(name string) int64 {
+	return int64(valueOr(in.numberOf(reading{name: name, need: required, high: maxVATRate,
+		unit: " of hundredths of a percent (810 is 8.1 %)"}), 0))
 }
 
 // lines reads an optional text of several lines.

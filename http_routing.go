@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -73,6 +74,9 @@ func (s *server) register(rt *routing) error {
 		for _, prefix := range rt.prefixes {
 			of := &pathRules{open: r.open, origin: r.origin}
 			rt.handle(r.method()+" "+prefix+r.path(), of, func(w *response, req *http.Request) { s.serve(w, req, r) })
+			if r.method() == http.MethodGet {
+				s.leadFromSlash(rt, prefix+r.path(), of)
+			}
 		}
 	}
 	for _, r := range s.routes {
@@ -116,10 +120,33 @@ func (s *server) registerRoots(rt *routing) error {
 		}
 		for _, p := range paths {
 			rt.handle("GET "+p, of, root.serve)
+			s.leadFromSlash(rt, p, of)
 			rt.handle(p, of, func(w *response, req *http.Request) { s.otherMethod(w, req, of) })
 		}
 	}
 	return nil
+}
+
+// leadFromSlash has GET and HEAD of a path with a slash too many at its end answered with 308, to the path itself. The
+// target is made of the path's pattern, whose wildcards are escaped anew, so that it never leads to another host. A
+// well-known path is what its standard says to the letter: with a slash it is that of another issuer (RFC 8414).
+func (s *server) leadFromSlash(rt *routing, pattern string, of *pathRules) {
+	if strings.HasSuffix(pattern, "/{$}") || strings.HasPrefix(pattern, "/.well-known/") {
+		return
+	}
+	rt.handle("GET "+pattern+"/{$}", of, func(w *response, r *http.Request) {
+		steps := strings.Split(pattern, "/")
+		for i, step := range steps {
+			if name, wild := strings.CutPrefix(step, "{"); wild {
+				steps[i] = url.PathEscape(r.PathValue(strings.TrimSuffix(name, "}")))
+			}
+		}
+		to := strings.Join(steps, "/")
+		if r.URL.RawQuery != "" {
+			to += "?" + r.URL.RawQuery
+		}
+		s.write(w, reply{status: http.StatusPermanentRedirect, headers: []header{{"Location", to}}})
+	})
 }
 
 // handle adds f to the mux. The rules in of decide which origins' scripts may read its answers.

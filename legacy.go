@@ -92,7 +92,7 @@ func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 	case ended && !preflight:
 		w.pattern = "legacy"
 		a.fail(w, v1, &refusal{code: codeGone, detail: gone})
-	case r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
+	case r.URL.Path != cleanPath(r.URL.Path), strings.HasSuffix(r.URL.Path, "/"): // the mux would redirect
 		a.pathNotFound(w, v1)
 	default:
 		rt.mux.ServeHTTP(w, v1)
@@ -111,7 +111,7 @@ func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 func (a *legacyAPI) v1Path(rt *routing, r *http.Request) string {
 	_, pattern := rt.mux.Handler(r)
 	relative, below := rt.inBase(pattern[strings.IndexByte(pattern, ' ')+1:])
-	if !below || r.URL.Path != cleanPath(r.URL.Path) {
+	if !below || r.URL.Path != cleanPath(r.URL.Path) || strings.HasSuffix(r.URL.Path, "/") {
 		return ""
 	}
 	return relative

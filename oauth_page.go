@@ -55,6 +55,23 @@ func readOAuthPage(in *input) *oauthPageRequest {
 	return r
 }
 
+// langParameter is the language that somebody has chosen on a page.
+const langParameter = "lang"
+
+// asks reports whether the query has more than the language of the page.
+func (r *oauthPageRequest) asks() bool {
+	return len(r.query) > 1 || len(r.query) == 1 && !r.query.Has(langParameter)
+}
+
+// own returns what of the request goes on to a page on which nothing is asked for: the language.
+func (r *oauthPageRequest) own() *oauthPageRequest {
+	own := &oauthPageRequest{query: url.Values{}}
+	if lang := r.query.Get(langParameter); lang != "" {
+		own.query.Set(langParameter, lang)
+	}
+	return own
+}
+
 // link returns the URL of another of the pages with the request's query, relative to every page.
 func (r *oauthPageRequest) link(page string) string {
 	if len(r.query) == 0 {
@@ -104,10 +121,11 @@ func (s *server) askCode(ctx context.Context, c *call) (any, error) {
 func (s *server) signinPage(c *call, r *oauthPageRequest, notice string, status int) (*reply, error) {
 	p := newOAuthPage(c.request, signinTitle)
 	p.SignIn, p.Notice = r.link("signin"), notice
+	p.Typed = printable(cutText(r.form["code"], maxCodeTyped))
 	if err := s.showMain(c, p); err != nil {
 		return nil, err
 	}
-	if len(r.query) > 0 && r.query.Get(booksSignin) == "" {
+	if r.asks() && r.query.Get(booksSignin) == "" {
 		asked, fault, err := s.findApp(s.store.queries, r.query, nil)
 		if err != nil {
 			return nil, err
@@ -135,7 +153,8 @@ func (s *server) showMain(c *call, p *oauthPage) error {
 }
 
 const (
-	signinTries = 20 // wrong codes a minute and address
+	signinTries  = 20  // wrong codes a minute and address
+	maxCodeTyped = 100 // characters that the page shows again of a wrong code
 
 	// booksSignin is the parameter that names the product to go on to after signing in to connect books.
 	booksSignin = "books"
@@ -164,10 +183,10 @@ func (s *server) takeCode(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := "./connected"
+	next := r.own().link("connected")
 	if product := r.query.Get(booksSignin); productOf(product) != nil {
 		next = "../books/connect/" + product + "?" + url.Values{"state": {r.query.Get("state")}}.Encode()
-	} else if len(r.query) > 0 {
+	} else if r.asks() {
 		next = r.link("authorize")
 	}
 	return seeOther(next).withCookie(s.cookie(secret, sessionLife)), nil
@@ -210,6 +229,7 @@ const (
 	unverifiedTitle = "title_unverified"
 	consentTitle    = "title_consent"
 	connectedTitle  = "title_connected"
+	endTitle        = "title_end" // with the application's name
 )
 
 // authorizeError returns an error as a redirect reports it to the application (RFC 6749, section 4.1.2.1).
@@ -488,12 +508,10 @@ func (s *server) showConnected(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	if who == nil {
-		return s.signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
+		return s.signinPage(c, r.own(), "", http.StatusOK)
 	}
 	if c.route.method() == http.MethodPost {
-		return seeOther("./connected"), s.store.update(ctx, func(t *tx) error {
-			return endGrant(t, ownedBy(who.AccountID), r.form["grant"], endedByOwner, actorPerson(who.MadeBy))
-		})
+		return s.endConnected(ctx, c, r, who)
 	}
 	after, _ := onlyValue(r.query, "after")
 	if !validID("grt", after) {
@@ -504,13 +522,46 @@ func (s *server) showConnected(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	p := newOAuthPage(c.request, connectedTitle)
-	if err := s.showSession(c, p, who, &oauthPageRequest{}); err != nil {
+	if err := s.showSession(c, p, who, r.own()); err != nil {
 		return nil, err
 	}
-	p.Connected = apps.rows
-	if apps.next != "" {
-		p.More = "./connected?after=" + apps.next
+	ended, err := s.store.grant(ownedBy(who.AccountID), r.query.Get(endedParameter))
+	if except(err, errGrant) != nil {
+		return nil, err
 	}
+	if err == nil && !ended.EndedAt.IsZero() {
+		p.Ended = ended.App.calledFirst()
+	}
+	p.Connected = apps.rows
+	if more := r.own(); apps.next != "" {
+		more.query.Set("after", apps.next)
+		p.More = more.link("connected")
+	}
+	return oauthTemplate.render(http.StatusOK, p.pageBrand, p)
+}
+
+// endedParameter names the grant that was ended, on the page that says so.
+const endedParameter = "ended"
+
+// endConnected ends one of the account's grants once somebody has said so on a page of its own, and then says which.
+func (s *server) endConnected(ctx context.Context, c *call, r *oauthPageRequest, who *session) (*reply, error) {
+	of, id := ownedBy(who.AccountID), r.form["grant"]
+	if r.form["sure"] != "" {
+		done := r.own()
+		done.query.Set(endedParameter, id)
+		return seeOther(done.link("connected")), s.store.update(ctx, func(t *tx) error {
+			return endGrant(t, of, id, endedByOwner, actorPerson(who.MadeBy))
+		})
+	}
+	ending, err := s.store.grant(of, id)
+	if err != nil {
+		return nil, err
+	}
+	p := newOAuthPage(c.request, endTitle)
+	if err := s.showSession(c, p, who, r.own()); err != nil {
+		return nil, err
+	}
+	p.Subject, p.Ending = ending.App.calledFirst(), ending
 	return oauthTemplate.render(http.StatusOK, p.pageBrand, p)
 }
 
@@ -522,6 +573,11 @@ type oauthPage struct {
 	Account   string // name of the account for which somebody has signed in
 	SignOut   string // URL that the form to sign out posts to
 	SignIn    string // URL that the form with a code posts to
+	Typed     string // the wrong code that was typed
+	Self      string // URL of the connected applications
+	Ending    *grant // that the page asks whether to end
+	Ended     string // name of the application one of whose grants was ended
+	Languages []languageLink
 	Asks      string // name of the application that asks to act for an account
 	Consent   *consent
 	Action    string          // URL that the form which asks for consent posts to
@@ -535,6 +591,9 @@ type oauthPage struct {
 
 // calledFirst returns what pages call an application first: a document its host, since nobody has looked at its name.
 func (p *app) calledFirst() string { return printable(valueOr(p.Host, p.Name)) }
+
+// calledFirst is that of the application.
+func (p *grantedApp) calledFirst() string { return printable(valueOr(p.Host, p.Name)) }
 
 // Safe returns a text that somebody else has chosen, for the template.
 func (p *oauthPage) Safe(text string) string { return printable(text) }
@@ -553,16 +612,28 @@ func (p *oauthPage) Scopes(scope string) []string { return strings.Fields(scopes
 // Moment returns a time as people read it, for the template.
 func (p *oauthPage) Moment(at stamp) string { return p.moment(at, p.zone) }
 
-// newOAuthPage makes a page in the language that a request prefers.
+// newOAuthPage makes a page in the language that was chosen on it, else in the one that the browser prefers.
 func newOAuthPage(r *http.Request, title string) *oauthPage {
-	lang := languageOf(r, pageLanguages[:ownerLanguages])
+	query, known := r.URL.Query(), pageLanguages[:ownerLanguages]
+	lang, chosen := knownLanguage(query.Get(langParameter), known)
+	if !chosen {
+		lang = languageOf(r, known)
+	}
 	frame := pageFrame{pageLanguage: lang, texts: textsByLanguage[lang]().OAuth, Title: title}
-	return &oauthPage{pageFrame: frame, Unticked: map[string]bool{}}
+	p := &oauthPage{pageFrame: frame, Unticked: map[string]bool{}}
+	if title == "" || title == faultTitle { // its address may be that of a form only, or anybody's
+		return p
+	}
+	for i, l := range known {
+		query.Set(langParameter, string(l))
+		p.Languages = append(p.Languages, languageLink{l, languageNames[i], "?" + query.Encode(), l == lang})
+	}
+	return p
 }
 
 // showSession says on the page who has signed in, with a way out that leads back to what the request asks for.
 func (s *server) showSession(c *call, p *oauthPage, who *session, r *oauthPageRequest) error {
-	p.Account, p.SignOut = printable(who.Account), r.link("signout")
+	p.Account, p.SignOut, p.Self = printable(who.Account), r.link("signout"), r.own().link("connected")
 	of, err := s.store.settings(who.AccountID)
 	p.pageBrand, p.zone = brandOf(c, of), shownZone(of.Zone)
 	return err

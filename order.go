@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -262,7 +263,7 @@ type refund struct {
 	Lines  json.RawMessage `json:"lines"`  // Which lines, or null: it is not by lines.
 	VAT    []vatSum        `json:"vat"`    // The VAT in it, by rate.
 	Tip    int64           `json:"tip"`    // The part of the tip in it.
-	Reason *string         `json:"reason"` // Why, for people, or null: that was not said.
+	Reason *string         `json:"reason"` // Why, as the receipt says it, or null: that was not said.
 	Source refundSource    `json:"source"` // Who made it.
 	State  refundState     `json:"state"`  // What came of it.
 
@@ -434,7 +435,7 @@ func mayCreate(t *tx, o *order) error {
 			return err
 		}
 		if listedBy != o.AccountID {
-			return errMember(page.member, "origin_not_listed", "The origin of this is none of the account's.")
+			return errOriginNotListed(t, page.member, origin, o.AccountID)
 		}
 	}
 	if o.Reference != nil {
@@ -448,6 +449,29 @@ func mayCreate(t *tx, o *order) error {
 		}
 	}
 	return mayOpen(t, o)
+}
+
+const maxOriginsNamed = 5 // in one refusal
+
+// errOriginNotListed refuses a member whose origin the account does not have, and says which it has.
+func errOriginNotListed(t *tx, member, origin, accountID string) error {
+	rows, err := t.origins(ownedBy(accountID))
+	if err != nil {
+		return err
+	}
+	listed := []string{}
+	for _, row := range rows[:min(len(rows), maxOriginsNamed)] {
+		listed = append(listed, row.Origin)
+	}
+	has := "none yet"
+	if more := len(rows) - len(listed); more > 0 {
+		has = fmt.Sprintf("%s and %d more", strings.Join(listed, ", "), more)
+	} else if len(listed) > 0 {
+		has = strings.Join(listed, ", ")
+	}
+	return errMember(member, "origin_not_listed", "The origin of this, its scheme, host and port, is "+origin+
+		". The account has "+has+". The operator of the service adds one: widgetd origin add "+origin+
+		" -account "+accountID)
 }
 
 // mayOpen returns the refusal if the account may not have one more open order, else nil.

@@ -161,7 +161,7 @@ func readNewOrder(in *input) (r *newOrder) {
 		delivery := in.object("delivery", optional)                    // What bringing it costs.
 		o.Delivery = delivery.amount("amount", required, 0, maxAmount) // VAT included.
 		// In hundredths of a percent: 810 is 8.1 %.
-		o.DeliveryRate = delivery.amount("vat_rate", required, 0, maxVATRate)
+		o.DeliveryRate = delivery.vatRate("vat_rate")
 	}
 	o.Tip = in.amount("tip", optional, 0, maxAmount) // A tip, without VAT.
 	// The caller's own number for it, unique for the account.
@@ -187,7 +187,7 @@ func readOrderLine(in *input) orderLine {
 		Name:       in.text("name", required, maxOrderText, nil),     // What it is.
 		Quantity:   in.amount("quantity", required, 1, maxQuantity),  // How many units.
 		UnitAmount: in.amount("unit_amount", required, 0, maxAmount), // What a unit costs, VAT included.
-		VATRate:    in.amount("vat_rate", required, 0, maxVATRate),   // In hundredths of a percent: 810 is 8.1 %.
+		VATRate:    in.vatRate("vat_rate"),                           // In hundredths of a percent: 810 is 8.1 %.
 		Group:      in.text("group", optional, maxOrderText, nil),    // What it belongs to in the books, as `food`.
 	}
 }
@@ -603,7 +603,7 @@ func readRefund(in *input) (r *newRefund) {
 	}
 	// The attempt whose money goes back, where it is in `review` because it pays nothing; by default the last one.
 	r.paymentID = in.text("payment_id", optional, maxNameLength, isID("pay"))
-	r.reason = in.text("reason", optional, maxOrderText, nil) // Why, for people.
+	r.reason = in.text("reason", optional, maxOrderText, nil) // Why, for the guest, whose receipt shows it.
 	return r
 }
 

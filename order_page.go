@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -275,7 +276,7 @@ func (a *orderPages) showReturn(ctx context.Context, c *call) (any, error) {
 		p.Again = "../" + url.PathEscape(o.ID) + r.link()
 	}
 	if wait := outcomes[what].wait; wait > 0 {
-		p.Wait, p.Look = wait, "return"+r.link()
+		p.Wait, p.Most, p.Look = wait, outcomes[what].most, "return"+r.link()
 	}
 	return orderTemplate.render(http.StatusOK, p.pageBrand, p)
 }
@@ -326,28 +327,29 @@ const (
 	outcomeUnanswered = "unanswered" // the restaurant has not answered in time
 )
 
-// outcomes are how a return page says what came of an order: in which tone, and after how many seconds the script
-// first looks for news, if the order waits for somebody.
+// outcomes are how a return page says what came of an order: in which tone, and if the order waits for somebody, after
+// how many seconds the script first looks for news, and after how many at most from then on. Who waits for the
+// restaurant's answer sees it within 5 seconds, which is less than a third of what the limit for an order allows.
 var outcomes = map[string]struct {
-	tone string
-	wait int
+	tone       string
+	wait, most int
 }{
-	outcomePending:    {"", 3},
-	outcomeWaiting:    {"", 30},
-	orderAuthorized:   {toneGood, 15},
-	outcomeCharged:    {toneGood, 15},
-	outcomeLater:      {toneGood, 15},
-	orderAccepted:     {toneGood, 30},
-	outcomeDoor:       {toneGood, 30},
-	orderPaid:         {toneGood, 0},
-	orderCancelled:    {toneBad, 0},
-	outcomeRefused:    {toneBad, 0},
-	outcomeUnanswered: {toneBad, 0},
-	orderExpired:      {toneBad, 0},
-	outcomeDeclined:   {toneBad, 0},
-	outcomeLeft:       {toneBad, 0},
-	outcomeLapsed:     {toneBad, 0},
-	outcomeReview:     {toneBad, 0},
+	outcomePending:    {"", 3, 60},
+	outcomeWaiting:    {"", 30, 60},
+	orderAuthorized:   {toneGood, 4, 4},
+	outcomeCharged:    {toneGood, 4, 4},
+	outcomeLater:      {toneGood, 4, 4},
+	orderAccepted:     {toneGood, 30, 60},
+	outcomeDoor:       {toneGood, 30, 60},
+	orderPaid:         {toneGood, 0, 0},
+	orderCancelled:    {toneBad, 0, 0},
+	outcomeRefused:    {toneBad, 0, 0},
+	outcomeUnanswered: {toneBad, 0, 0},
+	orderExpired:      {toneBad, 0, 0},
+	outcomeDeclined:   {toneBad, 0, 0},
+	outcomeLeft:       {toneBad, 0, 0},
+	outcomeLapsed:     {toneBad, 0, 0},
+	outcomeReview:     {toneBad, 0, 0},
 }
 
 // askAfter are the outcomes after which guests have reason to ask the restaurant.
@@ -397,7 +399,7 @@ type orderPage struct {
 	Phone, Contact             string // where guests reach it; Contact is a URI
 	Ask                        bool   // the guest has reason to
 	Languages                  []languageLink
-	Wait                       int    // seconds until the script looks for news
+	Wait, Most                 int    // seconds until the script looks for news, and at most between two looks
 	Again                      string // URL of the page to pay on
 	Look                       string // URL of this page
 	Site                       string // URL of the restaurant's page that the guest goes on to
@@ -416,13 +418,6 @@ type orderPage struct {
 	Refunds                    []refund
 	Charged                    string // what was captured before Refunds, if it is more than the total; else ""
 	Remaining                  string // after Refunds; "": it was not paid
-}
-
-// A languageLink is a link to the page in another language.
-type languageLink struct {
-	Lang      pageLanguage
-	Name, URL string
-	Current   bool
 }
 
 // A payMethod is a way to pay that the page offers, with the keys of what its button says and of when the guest is
@@ -471,6 +466,40 @@ func (p *orderPage) Amount(amount int64) string { return p.money(p.Order.Currenc
 
 // Taken writes what the accepted units of a line cost, before any discount.
 func (p *orderPage) Taken(l orderLine) string { return p.Amount(l.Accepted * l.UnitAmount) }
+
+// Returned writes which parts of the order a refund gives back; "": it is of no parts.
+func (p *orderPage) Returned(f refund) (string, error) {
+	lines, err := f.lines()
+	if err != nil {
+		return "", err
+	}
+	parts := []string{}
+	for _, l := range lines {
+		if l.Line >= len(p.Order.Lines) {
+			continue
+		}
+		name := p.Order.Lines[l.Line].Name
+		if l.Quantity > 0 {
+			name = fmt.Sprintf("%d × %s", l.Quantity, name)
+		}
+		parts = append(parts, name)
+	}
+	if f.Delivery != nil {
+		parts = append(parts, p.texts["delivery"])
+	}
+	if f.Tip > 0 && (lines != nil || f.Delivery != nil) { // else it is a part of every rate and of the tip
+		parts = append(parts, p.texts["tip"])
+	}
+	return strings.Join(parts, ", "), nil
+}
+
+// Why returns what the restaurant said of a refund to the guest; what somebody chose at the provider is for them.
+func (p *orderPage) Why(f refund) string {
+	if f.Source != sourceOurs || f.Kind == refundNotAccepted {
+		return ""
+	}
+	return printable(valueOr(f.Reason, ""))
+}
 
 // Rate writes a rate of VAT.
 func (p *orderPage) Rate(rate int64) string { return p.rate(rate) }

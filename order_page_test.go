@@ -122,7 +122,7 @@ func TestPayPage_showsTheOrderAndAButtonForEachMethod(t *testing.T) {
 		"Referrer-Policy: same-origin", "Vary: Origin | Accept-Language", "X-Robots-Tag: noindex")
 	page.shows(`<html lang="en">`, "<title>Pay for your order · main</title>", "<h1>Pay for your order</h1>", "A-17",
 		"<b>A-17</b>", "Pizza Margherita<small>2 × CHF\u00a018.50</small></th>",
-		`<td class="number money">CHF`+"\u00a037.00",
+		`<td class="number money" role="cell">CHF`+"\u00a037.00",
 		"&lt;script&gt;alert(1)&lt;/script&gt; &amp; café", "not <script", "Discount</th>", "−CHF\u00a04.10",
 		"Delivery", "CHF\u00a010.00", "Tip", "CHF\u00a02.20", "Total", "CHF\u00a057.10",
 		"2.6%", "CHF\u00a00.86", "8.1%", "CHF\u00a01.57", "CHF\u00a021.00",
@@ -287,7 +287,8 @@ func TestPayPage_leadsToTheProviderAndItsReturnShowsWhatCame(t *testing.T) {
 		g.presses(o, method).is(409).shows("isn’t available at the moment", `value="card"`)
 	}
 	equal(t, "where the second click leads", g.presses(o, "card").is(303).header.Get("Location"), to)
-	g.returns(o).shows("Waiting for your payment", `<main data-wait="3">`, `<div id="state" role="status">`,
+	g.returns(o).shows("Waiting for your payment", `<main data-wait="3" data-most="60">`,
+		`<div id="state" role="status">`,
 		`<a class="button plain" href="return?k=`+pageKey+`">Refresh</a>`, "Go to payment", "not http-equiv",
 		"<script>"+embedded("web/pay.js")+"</script>")
 
@@ -536,7 +537,7 @@ func TestReturnPage_isTheReceiptOfWhatWasAccepted(t *testing.T) {
 	g.returns(o).shows("<small>1 × CHF\u00a04.00 (ordered: 3)</small>", "CHF\u00a04.00</td>", "−CHF\u00a03.43",
 		"CHF\u00a049.77", "CHF\u00a01.02",
 		"Refunds", "CHF\u00a010.00", "VAT 2.6%: CHF\u00a00.25", "CHF\u00a02.30", "(in progress)", "not 9.99",
-		"CHF\u00a037.47", "not cold")
+		"CHF\u00a037.47", "<small>cold</small>")
 }
 
 func TestPages_areInTheLanguageThatIsAskedFor(t *testing.T) {
@@ -867,4 +868,21 @@ func TestPayPage_aWrongLinkSaysWhoseServiceThisIs(t *testing.T) {
 		g.get(path).is(404).shows(`<p class="from">main</p>`, `<a href="tel:&#43;41326220000">`,
 			`<a href="mailto:info@roma.example" rel="noreferrer">`, "not Bistro", "not 000 00 00", "not 7a1fa2")
 	}
+}
+
+func TestReturnPage_saysOfWhatAndWhyMoneyIsGivenBack(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	o := g.lunch()
+	g.presses(o, "card").is(303)
+	g.sql(`UPDATE orders SET state = 'paid', method = 'card', authorized_at = created_at, paid_at = created_at
+		WHERE id = ?`, o.ID)
+	g.sql(`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at, account_id, lines,
+		delivery, tip, reason) SELECT replace(id, 'pay', 'ref'), order_id, id, 300, '[]', 'succeeded', '', created_at,
+		account_id, '[{"line":0,"quantity":1,"amount":100}]', 100, 100, 'One was <b>cold' FROM payments`)
+	g.returns(o).shows("<small>1 × Pizza Margherita, Delivery, Tip</small><small>One was &lt;b&gt;cold</small>")
+	g.sql(`UPDATE refunds SET lines = '[{"line":0,"quantity":0,"amount":100},{"line":99,"quantity":1}]'`)
+	g.returns(o).shows("<small>Pizza Margherita, Delivery, Tip</small>")
+	g.sql(`UPDATE refunds SET lines = NULL, delivery = NULL, source = 'provider'`) // a part of all, the tip too
+	g.returns(o).shows("Refunds", "not <small>Tip", "not cold")
 }

@@ -181,6 +181,13 @@ func languageList() string {
 // languageNames are the names of pageLanguages, each in its own language.
 var languageNames = []string{"English", "Deutsch", "Français", "Italiano", "Norsk", "Svenska", "Dansk", "Suomi"}
 
+// A languageLink is a link to a page in another language.
+type languageLink struct {
+	Lang      pageLanguage
+	Name, URL string
+	Current   bool
+}
+
 // swissLanguages are the languages with words of their own for Swiss accounts, such as "MWST-Nummer".
 var swissLanguages = []pageLanguage{"de-CH", "it-CH"}
 

@@ -26,7 +26,7 @@ const (
 // checkCurrency is a textCheck for a currency.
 var checkCurrency = &textCheck{words: currencies, of: func(s string) (code, detail string) {
 	if !slices.Contains(currencies, s) {
-		return "unknown_currency", "This must be one of " + strings.Join(currencies, ", ") + "."
+		return "unknown_currency", "This must be one of " + strings.Join(currencies, ", ") + ", in capitals."
 	}
 	return "", ""
 }}

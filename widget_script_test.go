@@ -383,7 +383,8 @@ func (g *scriptStage) keyboard() {
 	g.press(keyTab + keyTab + keyTab + "guest@example" + keyEnter)
 	g.posted("/widget/leads", 422)
 	field := `//input[@name="email" and @aria-invalid="true"]`
-	equal(t, "beside the field", g.text(field+`/following-sibling::*[1]`), "Bitte prüfen Sie Ihre Angaben.")
+	const reason = "Bitte prüfen Sie Ihre Angaben: name@example.com"
+	equal(t, "beside the field", g.text(field+`/following-sibling::*[1]`), reason)
 	state := `const field = document.activeElement, form = field.form;
 		return [field.name || field.type, field.getAttribute("aria-invalid"),
 		field.getAttribute("aria-describedby"), form.getAttribute("aria-busy"), 

@@ -109,7 +109,8 @@
     }
     return places;
   };
-  const seek = async () => {
+  // seek shows the first places, or all of them, each in one line.
+  const seek = async all => {
     const made = await load(), scores = new Map();
     const terms = (input.value.toLowerCase().match(/[a-z0-9à-ÿ_]+/g) || []).filter(term => !made.stops.includes(term));
     for (const term of terms) {
@@ -118,20 +119,29 @@
       for (const form of forms) for (const [at, score] of placesOf(made, form)) places.set(at, Math.max(score, places.get(at) || 0));
       if (term.length < 3 && !made.words[term]) continue;
       for (const [at, score] of places) {
-        const [page, id, title] = made.places[at], name = (title + " " + id + " " + made.pages[page][1]).toLowerCase();
-        const titled = title.toLowerCase() == term ? (/_/.test(term) || terms.length == 1 ? 20 : 4) : forms.some(form => name.includes(form)) ? 3 : 0;
-        scores.set(at, (scores.get(at) || (made.pages[page][0] == "/docs/changes" ? -8 : 0)) + 10 + score + titled);
+        const [page, id, title] = made.places[at], path = made.pages[page][0];
+        const name = [title, id, path, made.pages[page][1]].join(" ").toLowerCase();
+        const behind = /objects|problems|changes|commands/.test(path), exact = !behind && terms.length == 1 || /_/.test(term);
+        const titled = title.toLowerCase() == term ? (exact ? 20 : 4) : forms.some(form => name.includes(form)) ? 3 : 0;
+        scores.set(at, (scores.get(at) || (behind ? -8 : 0)) + 10 + score + titled);
       }
     }
-    const hits = [...scores].sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, 12);
+    const hits = [...scores].sort((a, b) => b[1] - a[1] || a[0] - b[0]), few = all === true ? hits : hits.slice(0, 12);
     count.textContent = input.value.trim() ? (hits.length ? scores.size + " found" : "Nothing is found. Try fewer words.") : "";
-    found.replaceChildren(...hits.map(([at], i) => {
+    found.className = all === true ? "all" : "";
+    found.replaceChildren(...few.map(([at], i) => {
       const [page, id, title] = made.places[at];
       const to = make("a", title, { id: "hit-" + i, href: made.pages[page][0] + "#" + id, tabIndex: -1, onclick: () => close() });
       to.setAttribute("role", "option");
       to.append(make("small", " " + made.pages[page][1]));
       return to;
     }));
+    if (few.length < hits.length) {
+      const more = make("a", "Show all " + hits.length, { id: "hit-" + few.length, href: "#find", tabIndex: -1 });
+      more.onclick = event => (event.preventDefault(), event.stopPropagation(), seek(true), input.focus());
+      more.setAttribute("role", "option");
+      found.append(more);
+    }
     choosePlace(hits.length ? 0 : -1);
     setOpen(hits.length > 0);
   };

@@ -25,6 +25,10 @@ createServer(async (request, answer) => {
   for await (const chunk of request) if ((body += chunk).length > 9999) return answer.writeHead(413).end();
   const form = new URLSearchParams(body);
   const lines = dishes.map((dish, i) => ({ ...dish, quantity: Math.trunc(form.get(String(i))) || 0 })).filter((line) => line.quantity > 0);
+  if (lines.length === 0) {
+    answer.writeHead(422, { "Content-Type": "text/html; charset=utf-8" });
+    return answer.end(page.replace("<form", "<p role=alert>Choose something first.</p>\n<form"));
+  }
   const made = await fetch(`${BASE}/orders`, {
     method: "POST",
     headers: { Authorization: `Bearer ${TOKEN}`, "Content-Type": "application/json" },

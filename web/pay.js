@@ -1,12 +1,12 @@
 // Puts what is new of an order into its page: what the page's own address answers, asked for ever more rarely, for at
-// most two hours, and only while somebody sees the page. What has the focus stays. A link does the same without this.
-// A receipt waits for nothing, but has a button to print it.
+// most two hours, and only while somebody sees the page; while the restaurant is to answer, every few seconds. What has
+// the focus stays. A link does the same without this. A receipt waits for nothing, but has a button to print it.
 "use strict";
 {
   const main = document.querySelector("main"), end = Date.now() + 7_200_000, shown = {};
   const parts = ["state", "links", "order"].map((id) => document.getElementById(id));
   for (const part of parts) shown[part.id] = part.innerHTML;
-  let wait = +main.dataset.wait, timer;
+  let { wait, most } = main.dataset, asked = wait, timer;
   const show = (page) => {
     const next = page.querySelector("main");
     if (!page.getElementById("order")) return; // it is about something else
@@ -22,14 +22,14 @@
       shown[part.id] = html;
       part.replaceChildren(...news.childNodes);
     }
-    if (!next.dataset.wait && !kept) wait = 0;
+    if (next.dataset.wait !== asked && !kept) ({ wait = 0, most } = next.dataset), asked = next.dataset.wait;
   };
   const look = async () => {
     try {
       const answer = await fetch(location.href, { cache: "no-store" });
       if (answer.ok) show(new DOMParser().parseFromString(await answer.text(), "text/html"));
     } catch {} // it is asked again
-    wait = Math.min(wait * 1.3, 60);
+    wait = Math.min(wait * 1.3, most);
     later(wait);
   };
   const later = (seconds) => {

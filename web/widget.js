@@ -55,7 +55,7 @@
   const ask = async (path, init, last) => {
     const answer = await fetch(base + path, { credentials: "omit", ...init }).catch(error => {
       // So an origin that is not listed looks to a script, too.
-      warn("no answer from " + base + ". Is this site listed? widgetd origin add " + location.origin + " -account ID");
+      warn("no answer from " + base + ". Is this site listed? If not, ask the operator to add " + location.origin);
       throw error;
     });
     const seconds = +answer.headers.get("Retry-After") || 1;
@@ -229,13 +229,13 @@
   const marks = new WeakMap();
   let notes = 0;
   // mark puts what is wrong with a field behind it. It returns false if the form shows no such field.
-  const mark = (form, names, { pointer, detail }) => {
+  const mark = (form, names, { pointer, code, detail }) => {
     const name = pointer.split("/").pop();
     const field = [...get(form, "elements")].find(field => names.get(field.name) == name && !field.closest("[hidden], [type=hidden]"));
     if (!field) return false;
     const note = make("span", { id: "widgetd-note-" + ++notes, "data-widget-note": "" });
     const before = field.getAttribute("aria-describedby") || "";
-    note.textContent = field.dataset.widgetError || english(form, detail) || wordsOf(form)[2];
+    note.textContent = field.dataset.widgetError || english(form, detail) || wordsOf(form)[2].replace(".", code == "invalid_email" ? ": name@example.com" : ".");
     field.after(note);
     set(field, { "aria-invalid": "true", "aria-describedby": before + " " + note.id });
     const undo = () => {
