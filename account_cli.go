@@ -31,6 +31,8 @@ var (
 	optNewKeys = option{name: "new-keys",
 		help: "make other keys although the database has issued tokens, leases or secrets, which all end with that: " +
 			"only where no copy of its key file is left"}
+	optBooksSignin = option{name: "books", member: "kind", reads: sending(string(sessionBooks)),
+		help: "the code is for the pages of its books"}
 	optAllAccounts = option{name: "all-accounts", help: "let the token act on any account, with ?account_id="}
 )
 
@@ -39,8 +41,9 @@ var accountRouteCommands = []routeCommand{
 	{name: "account set", route: "PATCH /account", args: "ACCOUNT", options: []option{optLogo},
 		help: "change what is known of an account, and print all of it"},
 	{name: "account signin", route: "POST /accounts/{id}/signin", keys: (*env).keyFile, text: "${code}",
+		options: []option{optBooksSignin},
 		help: "print a code with which one person can sign in for an account, within 15 minutes, and then agree that " +
-			"applications act for it; it is stored nowhere", after: noteSignin},
+			"applications act for it, or map and post its books; it is stored nowhere", after: noteSignin},
 	{name: "base-url show", help: "show the base address, and earlier ones that tokens may still name",
 		rows: &listCommand{short: true, columns: "URL CURRENT",
 			pages: whole(func(q *queries, _ owner) ([]baseAddress, error) { return q.baseURLs() })}},

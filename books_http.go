@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"reflect"
 	"slices"
 	"time"
@@ -27,13 +25,8 @@ const (
 // booksWing makes the routes and the background work of books.
 func booksWing(s *server, b *books) wing {
 	a := &booksAPI{s, b}
-	w := wing{routes: append(connectionRoutes(a), exportRoutes(a)...),
+	w := wing{routes: slices.Concat(connectionRoutes(a), exportRoutes(a), booksPageRoutes(a)),
 		chores: []chore{{fault: "links that connect books can't expire", timeDriven: true, run: a.expireLinks}}}
-	w.routes = append(w.routes,
-		route{pattern: "GET /books/connect/{product}", free: true, address: "books", page: "books",
-			run: a.followLink},
-		route{pattern: "GET /books/callback/{product}", free: true, address: "books", page: "books",
-			run: a.comeBack})
 	w.refusals = map[string]refusalForm{"books": booksRefused}
 	if !s.noBooks {
 		w.workers = append(w.workers, newBooksWorker(b).run)
@@ -56,6 +49,8 @@ func connectionRoutes(a *booksAPI) []route {
 			endpoint: owned(a.server, readNoMembers, a.listBookConnections)},
 		{pattern: "POST /books/connections", scope: scopeBooks, refuses: "books_not_available books_unavailable",
 			endpoint: owned(a.server, readNewBookConnection, a.connectBooks)},
+		{pattern: "POST /books/signin", scope: scopeRevenue + " " + scopeBooks, creates: true, noBody: true,
+			refuses: "insufficient_scope", endpoint: owned(a.server, readNoMembers, a.makeBooksCode)},
 		{pattern: "GET " + connectionPath, scope: scopeBooks, refuses: ofConnection,
 			endpoint: connected(a, readNoMembers, a.getBookConnection)},
 		{pattern: "PATCH " + connectionPath, scope: scopeBooks, refuses: ofConnection + " books_connection_state",
@@ -207,6 +202,21 @@ func (a *booksAPI) connectBooks(ctx context.Context, c *call, of owner, r *newBo
 	return a.books.authorize(ctx, c.oneOwner(of).account, r.product, a.issuer(), actorToken(c))
 }
 
+// Make a code to sign in for the books.
+//
+// Makes a code with which one person signs in for the account on the pages below `/books`, to connect its books, say
+// which account gets what, and post its days: its accountant. The code is in this answer and in no other. It is typed
+// in, works once, and expires in 15 minutes; an account has 10 at most, of which the oldest goes. An application's
+// token can't make one, since what somebody does there would outlive what it was given.
+func (a *booksAPI) makeBooksCode(ctx context.Context, c *call, of owner, _ noMembers) (*signinCode, error) {
+	if c.caller.app != "" {
+		return nil, errScope(c.route.scope, "This needs a token of the account, not an application's.")
+	}
+	return create(ctx, a.server, c, func(t *tx) (*signinCode, error) {
+		return makeSigninCode(t, a.keys.Load(), sessionBooks, c.oneOwner(of).account, actorToken(c))
+	})
+}
+
 // Show a connection with books.
 //
 // Another account's is not found, and none that has ended.
@@ -269,131 +279,6 @@ func (a *booksAPI) updateBookConnection(
 	}
 	a.books.wakeUp()
 	return b.show(), nil
-}
-
-// The page for people who come back from a product.
-
-// booksTemplate renders that page from a booksPage.
-var booksTemplate = pageTemplateOf("books.html", "")
-
-// A booksPage is what the template shows.
-type booksPage struct {
-	Title, Text string
-	Tone        string // toneGood or toneBad
-	Facts       [][2]string
-	Choices     []bookCompany
-	RequestID   string
-}
-
-// booksRefused shows a refusal to people who come back from a product. It is a refusalForm.
-func booksRefused(_ *http.Request, ref *refusal, requestID string) *reply {
-	p := &booksPage{Title: "Not connected", Text: ref.text(), Tone: toneBad}
-	if ref.code.status == http.StatusInternalServerError {
-		p.RequestID = requestID
-	}
-	return booksTemplate.renderRefusal(ref.code.status, p)
-}
-
-// A comeBackQuery holds the parameters with which a product's pages send somebody back (RFC 6749, section 4.1.2).
-type comeBackQuery struct{ product, state, code, refusal string }
-
-func readComeBack(in *input) (q comeBackQuery) {
-	q.product = in.pathValue("product")
-	for name, to := range map[string]*string{"state": &q.state, "code": &q.code, "error": &q.refusal} {
-		if values := in.query[name]; len(values) == 1 {
-			*to = values[0]
-		}
-	}
-	return q
-}
-
-// followLink answers GET /books/connect/{product}, where the links lead that applications have asked for. It redirects
-// people who have signed in for the account to the product, and others to the page to sign in first. So whoever asked
-// for the link can neither finish the connection, nor have the owner finish it with somebody else's company.
-func (a *booksAPI) followLink(ctx context.Context, c *call) (any, error) {
-	q := readComeBack(c.in)
-	if err := a.admit(ctx, c); err != nil {
-		return nil, err
-	}
-	if productOf(q.product) == nil {
-		return nil, &refusal{code: codeNotFound}
-	}
-	link, err := a.store.bookAuthorization(q.product, hashOf(q.state), newStamp(c.now))
-	if errors.Is(err, errNotFound) || err == nil && !link.ofApp() {
-		return nil, errBooksState
-	}
-	if err != nil {
-		return nil, err
-	}
-	s, err := a.signedIn(a.store.queries, c)
-	switch {
-	case err != nil:
-		return nil, err
-	case s == nil:
-		query := url.Values{booksSignin: {q.product}, "state": {q.state}}
-		return redirect("../../oauth/signin?"+query.Encode(), pageReferrers), nil
-	case s.AccountID != link.AccountID:
-		return nil, errBooksSignin
-	}
-	made, err := a.books.authorize(ctx, s.AccountID, q.product, a.issuer(), actorPerson(s.MadeBy))
-	if err != nil {
-		return nil, err
-	}
-	return redirect(made.AuthorizeURL, pageReferrers), nil
-}
-
-// comeBack answers with a page that shows the result.
-func (a *booksAPI) comeBack(ctx context.Context, c *call) (any, error) {
-	q := readComeBack(c.in)
-	if err := a.admit(ctx, c); err != nil {
-		return nil, err
-	}
-	if productOf(q.product) == nil {
-		return nil, &refusal{code: codeNotFound}
-	}
-	var b *bookConnection
-	err := a.mayFinish(c, &q)
-	if err == nil {
-		b, err = a.books.callback(ctx, q.product, q.state, q.code, q.refusal)
-	}
-	if err != nil {
-		return nil, err
-	}
-	of, err := a.store.account(b.AccountID)
-	if err != nil {
-		return nil, err
-	}
-	p := &booksPage{Title: "Connected", Tone: toneGood, Facts: [][2]string{
-		{"Account", of.Name}, {"Software", b.product().title}, {"Company", b.Organisation}},
-		Text: "Nothing is sent yet: first confirm which account of the books gets what, and then say from which " +
-			"day on revenue is sent."}
-	if b.SendFrom != nil {
-		p.Text = "Revenue is sent again from " + *b.SendFrom + " on."
-	}
-	if b.OrganisationID == nil {
-		p.Title, p.Facts, p.Tone = "Choose a company", p.Facts[:2], ""
-		p.Text = "Access to more than one company was granted. Choose one of them for this connection, " + b.ID + "."
-		p.Choices = b.Choices
-	}
-	return booksTemplate.render(http.StatusOK, pageBrand{}, p)
-}
-
-// mayFinish returns nil if the caller may finish an authorization. One that a person began, see followLink, can be
-// finished only by somebody who has signed in for its account; one that an application began can't be finished at
-// all. Errors: errBooksState, errBooksSignin.
-func (a *booksAPI) mayFinish(c *call, q *comeBackQuery) error {
-	begun, err := a.store.bookAuthorization(q.product, hashOf(q.state), newStamp(c.now))
-	if err != nil {
-		return except(err, errNotFound) // callback reports that the state is unknown
-	}
-	if begun.ofApp() { // its state leads to followLink, which makes another one for the owner
-		return errBooksState
-	}
-	s, err := a.signedIn(a.store.queries, c)
-	if err == nil && begun.ofPerson() && (s == nil || s.AccountID != begun.AccountID) {
-		err = errBooksSignin
-	}
-	return err
 }
 
 // The endpoints of exports and their previews.
@@ -659,25 +544,39 @@ const suggestedFrom = 90
 
 // suggestFor suggests a mapping of a connection, from its books and the revenue of the last days.
 func (b *books) suggestFor(ctx context.Context, c *bookConnection) (*bookMapping, error) {
-	chart, date, err := b.chartOn(ctx, c, "")
+	chart, _, err := b.chartOn(ctx, c, "")
 	if err != nil {
 		return nil, err
 	}
+	seen, err := b.store.sumsToMap(c, b.now())
+	m := suggestMapping(c.product(), chart, seen)
+	return &m, err
+}
+
+// sumsToMap returns the sums of the last suggestedFrom days that belong in the entries of a connection, without those
+// in another currency than that of its books, if it is known.
+func (q *queries) sumsToMap(c *bookConnection, now time.Time) (seen []revenueSum, err error) {
+	calendar, err := q.businessCalendar(c.AccountID)
+	if err != nil {
+		return nil, err
+	}
+	date := calendar.dateOf(now)
 	from := midnight(date).AddDate(0, 0, -suggestedFrom).Format(time.DateOnly)
-	days, err := b.store.revenueDayKeys(c.AccountID, from, date)
+	days, err := q.revenueDayKeys(c.AccountID, from, date)
 	if err != nil {
 		return nil, err
 	}
-	var seen []revenueSum
 	for _, day := range days {
-		sums, err := b.store.revenueSums(c.AccountID, day.Date, day.Currency)
+		if day.Currency != valueOr(c.Currency, day.Currency) {
+			continue
+		}
+		sums, err := q.revenueSums(c.AccountID, day.Date, day.Currency)
 		if err != nil {
 			return nil, err
 		}
 		seen = append(seen, slices.DeleteFunc(sums, func(s revenueSum) bool { return !c.wants(day.Date, &s) })...)
 	}
-	m := suggestMapping(c.product(), chart, seen)
-	return &m, nil
+	return seen, nil
 }
 
 func readSuggest(in *input) bool {
@@ -687,7 +586,8 @@ func readSuggest(in *input) bool {
 // Read a mapping.
 //
 // Which account of the books gets what. A suggestion (`suggest=true`) is made from the books' own chart of accounts,
-// for the revenue of the last 90 days. What is not clear is left out, and nothing of it is used until it is confirmed.
+// for the revenue of the last 90 days in their currency. What is not clear is left out, and nothing of it is used until
+// it is confirmed.
 func (a *booksAPI) getBookMapping(
 	ctx context.Context, _ *call, b *bookConnection, suggest bool,
 ) (*mappingView, error) {
@@ -734,18 +634,22 @@ func readMapping(in *input, product *bookProduct) bookMapping {
 	for _, line := range in.objects("lines", maxMappingRules) { // The rules, none twice for the same.
 		before := len(*in.errs)
 		r := readRule(line, product)
-		key := fmt.Sprintf("%s %d %t %q %s", r.Kind, valueOr(r.VATRate, -1), r.Group == nil,
-			valueOr(r.Group, ""), valueOr(r.Method, ""))
 		switch {
 		case product == nil || len(*in.errs) > before: // what the line is for is not known then
-		case seen[key]:
+		case seen[r.subject()]:
 			line.wrong("kind", "repeated", "Another line is for the same.")
 		default:
-			seen[key] = true
+			seen[r.subject()] = true
 		}
 		m.Lines = append(m.Lines, r)
 	}
 	return m
+}
+
+// subject returns what a line is for, of which a mapping has one line at most.
+func (r *mappingRule) subject() string {
+	return fmt.Sprintf("%s %d %t %q %s", r.Kind, valueOr(r.VATRate, -1), r.Group == nil, valueOr(r.Group, ""),
+		valueOr(r.Method, ""))
 }
 
 // readRule reads one line of a mapping.

@@ -44,6 +44,7 @@ func (d *demo) handleOrders(mux *http.ServeMux) {
 	mux.HandleFunc("GET /orders", d.listOrders)
 	mux.HandleFunc("POST /orders/{id}", d.actOnOrder)
 	mux.HandleFunc("GET /revenue", d.showRevenue)
+	mux.HandleFunc("POST /books", d.openBooks)
 }
 
 // showText sends a page with a title and a text.
@@ -201,21 +202,18 @@ func (d *demo) connectProvider(t *tx) error {
 	return nil
 }
 
-// A demoRevenue is what the page of revenue shows: what the service answers about the month, about one business day,
-// and about what the demo's books would get of that.
+// A demoRevenue is what the page of revenue shows: what the service answers about the month, and about one business
+// day.
 type demoRevenue struct {
-	Account string       // id
-	Ledger  string       // address of the demo's books
-	Date    businessDate // of the day
-	Month   list[revenueDay]
-	Day     revenueDate
-	Books   bookPreview
-	Rules   mappingView
+	Ledger string       // address of the demo's books
+	Date   businessDate // of the day
+	Month  list[revenueDay]
+	Day    revenueDate
 }
 
 // showRevenue shows that, for yesterday if no valid date is given.
 func (d *demo) showRevenue(w http.ResponseWriter, r *http.Request) {
-	shown := demoRevenue{Account: d.account, Ledger: d.ledger.base, Date: r.FormValue("date")}
+	shown := demoRevenue{Ledger: d.ledger.base, Date: r.FormValue("date")}
 	if !isBusinessDate(shown.Date) {
 		calendar, err := d.server.store.businessCalendar(d.account)
 		if err != nil {
@@ -224,15 +222,43 @@ func (d *demo) showRevenue(w http.ResponseWriter, r *http.Request) {
 		}
 		shown.Date = dateBefore(calendar.dateOf(d.now()))
 	}
-	books := "/books/connections/" + d.examples["books"]
-	for path, answer := range map[string]any{"/revenue/days": &shown.Month, "/revenue/days/" + shown.Date: &shown.Day,
-		books + "/preview/" + shown.Date: &shown.Books, books + "/mapping": &shown.Rules} {
+	for path, answer := range map[string]any{"/revenue/days": &shown.Month, "/revenue/days/" + shown.Date: &shown.Day} {
 		if err := d.ask(r.Context(), d.token, http.MethodGet, path, nil, answer); err != nil {
 			showText(w, http.StatusBadGateway, "Revenue", err.Error())
 			return
 		}
 	}
 	showDemo(w, http.StatusOK, "demo_books.html", shown)
+}
+
+// openBooks signs in for the pages of the restaurant's books, as its accountant would with a code, and leads there: the
+// browser keeps cookies by the host, which the service and this page share.
+func (d *demo) openBooks(w http.ResponseWriter, r *http.Request) {
+	var made signinCode
+	err := d.ask(r.Context(), d.token, http.MethodPost, "/books/signin", nil, &made)
+	if err == nil {
+		err = d.signIn(w, r, made.Code)
+	}
+	if err != nil {
+		showText(w, http.StatusBadGateway, "The books", err.Error())
+		return
+	}
+	http.Redirect(w, r, d.base+booksPath, http.StatusSeeOther)
+}
+
+// signIn types a code into the service's page, and passes its cookie on.
+func (d *demo) signIn(w http.ResponseWriter, r *http.Request, code string) error {
+	typed, err := http.NewRequestWithContext(r.Context(), http.MethodPost, d.base+booksPath,
+		strings.NewReader("code="+code))
+	if err != nil {
+		return err
+	}
+	typed.RemoteAddr = demoAddress
+	typed.Header.Set("Content-Type", formMediaType)
+	kept := &keptAnswer{header: http.Header{}}
+	d.server.ServeHTTP(kept, typed)
+	w.Header()["Set-Cookie"] = kept.header.Values("Set-Cookie")
+	return nil
 }
 
 // The demo's application: a third party's table planner that asks to act for the restaurant. It does what an

@@ -53,7 +53,7 @@ type route struct {
 	creates    bool          // each request adds something: honours Idempotency-Key
 	careful    bool          // moves money or makes something: refuses members that it does not know
 	body       int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
-	values     int           // most JSON values in a body; 0: maxBodyValues
+	values     int           // most JSON values in a body, or fields of a form; 0: maxBodyValues, or maxFields
 	noQuery    bool          // the query is not read
 	repeatable time.Duration // for which an Idempotency-Key is honoured; 0: a day
 	readsLater bool          // members are read after the charge, too, so the parsed body is kept until run returns

@@ -91,7 +91,7 @@ var rooms = [][]string{
 	{"*_cli.go", "*_http.go", "docs.go", "auth_key.go", "legacy.go",
 		"license_import.go", "serve_days.go", "serve_peer.go", "serve_replica.go", "serve_standby.go",
 		"serve_status.go", "serve_trouble.go", "serve_watch.go", "widget_script.go",
-		"order_page.go", "oauth_page.go", "license_page.go"},
+		"order_page.go", "oauth_page.go", "license_page.go", "books_page*.go"},
 	{"cli_*.go", "handlers.go", "http_*.go", "page.go", "page_picture.go", "serve_health.go",
 		"serve_log.go", "serve_metrics.go"},
 	{"outbound_connection.go", "account.go", "event*.go", "lead*.go", "legacy_store.go", "license*.go", "oauth*.go",

@@ -77,19 +77,19 @@ func newInput(body *jsonValue, r *http.Request) *input {
 	in := &input{body: body, request: r, pointer: "#", path: "#"}
 	in.errs = &in.noted
 	if r != nil && r.URL.RawQuery != "" {
-		in.query, in.unread = parseFields("The query string of the URL", r.URL.RawQuery)
+		in.query, in.unread = parseFields("The query string of the URL", r.URL.RawQuery, maxFields)
 	}
 	return in
 }
 
-// maxFields is how many fields a form has at most, and parameters a query; of each field a hundred bytes and more are
-// kept, however short it is.
+// maxFields is how many fields a form has at most, unless its route names more, and parameters a query; of each field a
+// hundred bytes and more are kept, however short it is.
 const maxFields = 100
 
 // parseFields parses what is the query of a URL or a form. Errors: a refusal that begins with what it is.
-func parseFields(what, text string) (url.Values, error) {
-	if strings.Count(text, "&") >= maxFields {
-		detail := fmt.Sprintf("%s has more than %d parameters.", what, maxFields)
+func parseFields(what, text string, most int) (url.Values, error) {
+	if strings.Count(text, "&") >= most {
+		detail := fmt.Sprintf("%s has more than %d parameters.", what, most)
 		return nil, &refusal{code: codeValidation, detail: detail}
 	}
 	fields, err := url.ParseQuery(text)
@@ -100,9 +100,9 @@ func parseFields(what, text string) (url.Values, error) {
 }
 
 // parseForm parses the body of a form (application/x-www-form-urlencoded) into an object whose members are
-// strings. Errors: a refusal if it is malformed, or has too many fields or one twice.
-func parseForm(body []byte) (jsonValue, error) {
-	fields, err := parseFields("The form", string(body))
+// strings. Errors: a refusal if it is malformed, or has more than most fields or one twice.
+func parseForm(body []byte, most int) (jsonValue, error) {
+	fields, err := parseFields("The form", string(body), most)
 	if err != nil {
 		return jsonValue{}, err
 	}
@@ -820,7 +820,7 @@ func (c *call) parse() (err error) {
 		return err
 	}
 	if c.route.takesForm() {
-		c.parsed, err = parseForm(c.body)
+		c.parsed, err = parseForm(c.body, cmp.Or(c.route.values, maxFields))
 		return err
 	}
 	if c.parsed, err = parseBody(c.body, most); err != nil {

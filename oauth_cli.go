@@ -118,8 +118,12 @@ func noteSignin(e *env, made *jsonValue) {
 			return "", err
 		}
 		until, _ := parseStamp(rawMember(made, "expires_at"))
-		return fmt.Sprintf("for %s, once, until %s (%s), at %s/oauth/signin", printable(a.Name),
-			until.In(zone).Format("15:04"), settings.Zone, base[0].URL), nil
+		page := "/oauth/signin"
+		if e.on("books") {
+			page = booksPath
+		}
+		return fmt.Sprintf("for %s, once, until %s (%s), at %s", printable(a.Name), until.In(zone).Format("15:04"),
+			settings.Zone, base[0].URL+page), nil
 	})
 	if err == nil && !e.on("json") {
 		e.note("%s\n", text)

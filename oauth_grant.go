@@ -189,23 +189,35 @@ func signinNoun() noun {
 type session struct {
 	Hash      []byte // hashOf of what the browser keeps; of a code keyring.signinHash
 	AccountID string
+	Kind      sessionKind
 	MadeBy    string // who made the code, as in events
 	CreatedAt stamp
 	ExpiresAt stamp
 	Account   string // name of the account
 }
 
-// How people sign in for an account (contract, section 13): with a code that an operator or a portal has made
-// for them, which begins a session in their browser.
+// A sessionKind is which pages a code and the session that it begins open: those below /oauth/, on which the account's
+// owner agrees that applications act for it, or those below /books, for its accountant. None opens the other's.
+type sessionKind string
+
+const (
+	sessionConsent sessionKind = "consent"
+	sessionBooks   sessionKind = "books"
+)
+
+var sessionKinds = declareWords(sessionConsent, sessionBooks)
+
+// How people sign in for an account (contract, section 13): with a code that an operator, a portal or the account's own
+// program has made for them, which begins a session in their browser.
 
 const (
 	signinSymbols  = 12 // of a code, of 5 random bits each
 	signinGroup    = 4  // symbols between two dashes of a printed code
 	maxTypedCode   = 100
 	signinCodeLife = 15 * time.Minute
-	maxSigninCodes = 10 // of an account that can be used; the oldest goes
+	maxSigninCodes = 10 // of an account and a kind that can be used; the oldest goes
 	sessionLife    = 12 * time.Hour
-	maxSessions    = 100 // of an account; the oldest goes
+	maxSessions    = 100 // of an account and a kind; the oldest goes
 )
 
 // The event types of signing in. They are events of the account.
@@ -260,42 +272,42 @@ type signinCode struct {
 
 // makeSigninCode makes a code with which one person can sign in for an account, within signinCodeLife. Errors:
 // errAccount.
-func makeSigninCode(t *tx, keys *keyring, accountID, actor string) (*signinCode, error) {
+func makeSigninCode(t *tx, keys *keyring, kind sessionKind, accountID, actor string) (*signinCode, error) {
 	if err := t.openAccount(accountID); err != nil {
 		return nil, err
 	}
 	made := &signinCode{newSigninCode(), t.now.after(signinCodeLife)}
 	plain, _ := parseSigninCode(made.Code)
-	t.addSigninCode(&session{Hash: keys.signinHash(plain), AccountID: accountID, MadeBy: actor,
+	t.addSigninCode(&session{Hash: keys.signinHash(plain), AccountID: accountID, Kind: kind, MadeBy: actor,
 		CreatedAt: t.now, ExpiresAt: made.ExpiresAt})
 	t.addEvent(accountEvent(accountID, eventSigninCodeMade, actor,
-		"expires_at", made.ExpiresAt.String()))
+		"kind", string(kind), "expires_at", made.ExpiresAt.String()))
 	return made, nil
 }
 
-// findSigninCode returns the code that somebody has typed. Errors: errSigninCode.
-func findSigninCode(q *queries, keys *keyring, typed string, now stamp) (*session, error) {
+// findSigninCode returns the code of a kind that somebody has typed. Errors: errSigninCode.
+func findSigninCode(q *queries, keys *keyring, kind sessionKind, typed string, now stamp) (*session, error) {
 	plain, ok := parseSigninCode(typed)
 	if !ok {
 		return nil, errSigninCode
 	}
-	c, err := q.signinCode(keys.signinHash(plain), now)
+	c, err := q.signinCode(kind, keys.signinHash(plain), now)
 	return c, replaced(err, errNotFound, errSigninCode)
 }
 
-// signIn uses up a code that somebody has typed and begins a session. It returns the secret that the browser
+// signIn uses up a code of a kind that somebody has typed and begins a session. It returns the secret that the browser
 // keeps, which is new each time and stored nowhere. before is the secret that the browser had until now; its
 // session ends. Errors: errSigninCode, after which the code, if there is one, can still be used.
-func signIn(t *tx, keys *keyring, typed, before string) (secret string, err error) {
-	c, err := findSigninCode(t.queries, keys, typed, t.now)
+func signIn(t *tx, keys *keyring, kind sessionKind, typed, before string) (secret string, err error) {
+	c, err := findSigninCode(t.queries, keys, kind, typed, t.now)
 	if err != nil {
 		return "", err
 	}
 	t.removeSigninCode(c.Hash)
 	t.removeSession(before)
 	secret = randomText(32)
-	t.addSession(&session{Hash: hashOf(secret), AccountID: c.AccountID, MadeBy: c.MadeBy,
+	t.addSession(&session{Hash: hashOf(secret), AccountID: c.AccountID, Kind: kind, MadeBy: c.MadeBy,
 		CreatedAt: t.now, ExpiresAt: t.now.after(sessionLife)})
-	t.addEvent(accountEvent(c.AccountID, eventSignedIn, actorPerson(c.MadeBy)))
+	t.addEvent(accountEvent(c.AccountID, eventSignedIn, actorPerson(c.MadeBy), "kind", string(kind)))
 	return secret, nil
 }

@@ -652,22 +652,32 @@ func (s *server) endGrant(ctx context.Context, c *call, of owner, _ noMembers) (
 // signinWing makes the route for sign-in codes.
 func signinWing(s *server) wing {
 	return wing{routes: []route{{pattern: "POST /accounts/{id}/signin", scope: scopeConsent, creates: true,
-		noBody: true, refuses: "account_not_found", endpoint: admitted(s, readNoMembers, s.makeSigninCode)}}}
+		noBody: true, refuses: "account_not_found", endpoint: admitted(s, readSigninRequest, s.makeSigninCode)}}}
+}
+
+// A signinRequest is what a code is for.
+type signinRequest struct{ kind sessionKind }
+
+func readSigninRequest(in *input) *signinRequest {
+	// What it is for. `consent`, the default: the pages below `/oauth/`. `books`: those below `/books`.
+	kind := in.text("kind", optional, 20, oneOf(asTexts(sessionKinds)...))
+	return &signinRequest{sessionKind(cmp.Or(kind, string(sessionConsent)))}
 }
 
 // Make a code to sign in with.
 //
 // Makes a code with which one person signs in for the account on the pages below `/oauth/`, to agree that applications
-// act for it or to end that. The code is in this answer and in no other. It is typed in, in upper or lower case, with
-// or without dashes, works once, and expires in 15 minutes; an account has 10 at most, of which the oldest goes. Show
-// it only to who may act for the whole account. The token must have been issued for all accounts, also for its own.
-func (s *server) makeSigninCode(ctx context.Context, c *call, _ noMembers) (*signinCode, error) {
+// act for it or to end that, or on those below `/books`, to map and post its books. The code is in this answer and in
+// no other. It is typed in, in upper or lower case, with or without dashes, works once, and expires in 15 minutes; an
+// account has 10 of a kind at most, of which the oldest goes. Show it only to who may act for the whole account. The
+// token must have been issued for all accounts, also for its own.
+func (s *server) makeSigninCode(ctx context.Context, c *call, r *signinRequest) (*signinCode, error) {
 	// Whoever has a code can agree to anything for the account, so a token of one account does not get it, not even
 	// for that account.
 	if !c.caller.all {
 		return nil, errScope(scopeConsent, "This needs a token that may act on all accounts.")
 	}
 	return create(ctx, s, c, func(t *tx) (*signinCode, error) {
-		return makeSigninCode(t, s.keys.Load(), c.id(), actorToken(c))
+		return makeSigninCode(t, s.keys.Load(), r.kind, c.id(), actorToken(c))
 	})
 }

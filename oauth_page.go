@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -83,10 +84,13 @@ func (r *oauthPageRequest) link(page string) string {
 // issuer returns the current base address.
 func (s *server) issuer() string { return s.routing.Load().bases[0].URL }
 
+// cookieNames are the names of the cookies with sessions, by their kinds.
+var cookieNames = map[sessionKind]string{sessionConsent: "widgetd-session", sessionBooks: "widgetd-books"}
+
 // cookie returns the cookie that keeps the secret of a session for a time. Over https its prefix has browsers
 // refuse one that another host or an insecure page has set (RFC 6265bis, section 4.1.3.2).
-func (s *server) cookie(secret string, life time.Duration) *http.Cookie {
-	c := &http.Cookie{Name: "widgetd-session", Value: secret, Path: "/", MaxAge: int(life / time.Second),
+func (s *server) cookie(kind sessionKind, secret string, life time.Duration) *http.Cookie {
+	c := &http.Cookie{Name: cookieNames[kind], Value: secret, Path: "/", MaxAge: int(life / time.Second),
 		HttpOnly: true, SameSite: http.SameSiteLaxMode}
 	if strings.HasPrefix(s.issuer(), "https://") {
 		c.Name, c.Secure = "__Host-"+c.Name, true
@@ -94,18 +98,23 @@ func (s *server) cookie(secret string, life time.Duration) *http.Cookie {
 	return c
 }
 
-// secretOf returns the secret of a session that a request has, or "". If there are two cookies, one of them may be
-// somebody else's, so neither is accepted.
-func (s *server) secretOf(r *http.Request) string {
-	if all := r.CookiesNamed(s.cookie("", 0).Name); len(all) == 1 {
+// secretOf returns the secret of a session of a kind that a request has, or "". If there are two cookies, one of them
+// may be somebody else's, so neither is accepted.
+func (s *server) secretOf(r *http.Request, kind sessionKind) string {
+	if all := r.CookiesNamed(s.cookie(kind, "", 0).Name); len(all) == 1 {
 		return all[0].Value
 	}
 	return ""
 }
 
-// signedIn returns the session of the person who sends a request; nil: nobody has signed in.
+// signedIn returns the session of the person who sends a request to a page for consent; nil: nobody has signed in.
 func (s *server) signedIn(q *queries, c *call) (*session, error) {
-	return orNil(q.session(s.secretOf(c.request), newStamp(c.now)))
+	return s.signedInFor(q, c, sessionConsent)
+}
+
+// signedInFor is signedIn for pages that a kind of sessions opens.
+func (s *server) signedInFor(q *queries, c *call, kind sessionKind) (*session, error) {
+	return orNil(q.session(kind, s.secretOf(c.request, kind), newStamp(c.now)))
 }
 
 func (s *server) askCode(ctx context.Context, c *call) (any, error) {
@@ -116,8 +125,8 @@ func (s *server) askCode(ctx context.Context, c *call) (any, error) {
 	return s.signinPage(c, r, "", http.StatusOK)
 }
 
-// signinPage makes the page that asks for a code, and says which application led there. notice, the key of a text,
-// says what was wrong with the last code.
+// signinPage makes the page that asks for a code for consent, and says which application led there. notice, the key of
+// a text, says what was wrong with the last code.
 func (s *server) signinPage(c *call, r *oauthPageRequest, notice string, status int) (*reply, error) {
 	p := newOAuthPage(c.request, signinTitle)
 	p.SignIn, p.Notice = r.link("signin"), notice
@@ -160,24 +169,31 @@ const (
 	booksSignin = "books"
 )
 
-// takeCode signs in and leads on to where the person was going. Only wrong codes are limited by address, so nobody can
-// lock out others behind the same one; nobody can guess 60 random bits.
+// takeTyped signs in with a code of a kind that was typed, and returns the cookie of the session. Only wrong codes are
+// limited by address, so nobody can lock out others behind the same one; nobody can guess 60 random bits. Errors:
+// errSigninCode, rate_limited.
+func (s *server) takeTyped(ctx context.Context, c *call, kind sessionKind, code string) (*http.Cookie, error) {
+	secret := ""
+	_, err := findSigninCode(s.store.queries, s.keys.Load(), kind, code, newStamp(c.now))
+	if err == nil { // wrong ones do not reach the writer, however often they are sent
+		secret, err = updated(ctx, s.store, func(t *tx) (string, error) {
+			return signIn(t, s.keys.Load(), kind, code, s.secretOf(c.request, kind))
+		})
+	}
+	if errors.Is(err, errSigninCode) {
+		err = cmp.Or(s.limitAddress("signin", s.address(c.request), signinTries), err)
+	}
+	return s.cookie(kind, secret, sessionLife), err
+}
+
+// takeCode signs in and leads on to where the person was going.
 func (s *server) takeCode(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
 	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	secret := ""
-	_, err := findSigninCode(s.store.queries, s.keys.Load(), r.form["code"], newStamp(c.now))
-	if err == nil { // wrong ones do not reach the writer, however often they are sent
-		secret, err = updated(ctx, s.store, func(t *tx) (string, error) {
-			return signIn(t, s.keys.Load(), r.form["code"], s.secretOf(c.request))
-		})
-	}
+	cookie, err := s.takeTyped(ctx, c, sessionConsent, r.form["code"])
 	if errors.Is(err, errSigninCode) {
-		if err := s.limitAddress("signin", s.address(c.request), signinTries); err != nil {
-			return nil, err
-		}
 		return s.signinPage(c, r, "wrong_code", http.StatusForbidden)
 	}
 	if err != nil {
@@ -189,7 +205,7 @@ func (s *server) takeCode(ctx context.Context, c *call) (any, error) {
 	} else if r.asks() {
 		next = r.link("authorize")
 	}
-	return seeOther(next).withCookie(s.cookie(secret, sessionLife)), nil
+	return seeOther(next).withCookie(cookie), nil
 }
 
 // signOut asks for another code.
@@ -198,8 +214,13 @@ func (s *server) signOut(ctx context.Context, c *call) (any, error) {
 	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	return seeOther(r.link("signin")).withCookie(s.cookie("", -time.Second)), s.store.update(ctx, func(t *tx) error {
-		t.removeSession(s.secretOf(c.request))
+	return s.endSession(ctx, c, sessionConsent, r.link("signin"))
+}
+
+// endSession ends the session of a kind that a request has, and leads to a page.
+func (s *server) endSession(ctx context.Context, c *call, kind sessionKind, to string) (*reply, error) {
+	return seeOther(to).withCookie(s.cookie(kind, "", -time.Second)), s.store.update(ctx, func(t *tx) error {
+		t.removeSession(s.secretOf(c.request, kind))
 		return nil
 	})
 }

@@ -16,7 +16,7 @@ var signinShape = regexp.MustCompile(`^[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{
 func (s *service) signinCode(accountID string) (code string) {
 	s.t.Helper()
 	s.change(func(t *tx) error {
-		made, err := makeSigninCode(t, s.keys, accountID, "portal")
+		made, err := makeSigninCode(t, s.keys, sessionConsent, accountID, "portal")
 		if err == nil {
 			code = made.Code
 		}
@@ -57,7 +57,7 @@ func TestAccount_signinSaysForWhomUntilWhenAndWhereTheCodeIs(t *testing.T) {
 func (s *service) signInWith(typed string) (secret string, err error) {
 	s.t.Helper()
 	err = s.store.update(s.t.Context(), func(t *tx) error {
-		secret, err = signIn(t, s.keys, typed, "")
+		secret, err = signIn(t, s.keys, sessionConsent, typed, "")
 		return err
 	})
 	s.told.confide(secret)
@@ -74,7 +74,7 @@ func (s *service) codeWorks(code string, works bool, wrong string, args ...any) 
 // sessionLasts checks whether the session of a secret lasts; wrong says what it means if not.
 func (s *service) sessionLasts(secret string, lasts bool, wrong string) {
 	s.t.Helper()
-	_, err := s.store.session(secret, newStamp(s.store.now()))
+	_, err := s.store.session(sessionConsent, secret, newStamp(s.store.now()))
 	failIf(s.t, lasts && err != nil || !lasts && !errors.Is(err, errNotFound), "%s: %v", wrong, err)
 }
 
@@ -124,8 +124,8 @@ func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
 		time.Sleep(time.Second)
 		s.change(func(t *tx) error {
 			for i := range maxSessions - 2 {
-				t.addSession(&session{Hash: hashOf(fmt.Sprint(i)), AccountID: s.account, MadeBy: "x",
-					CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)})
+				t.addSession(&session{Hash: hashOf(fmt.Sprint(i)), AccountID: s.account, Kind: sessionConsent,
+					MadeBy: "x", CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)})
 			}
 			return nil
 		})

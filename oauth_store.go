@@ -204,42 +204,42 @@ var heldGrants = holding{"grants", "grant",
 // signinTable describes one of the two tables of signing in.
 func signinTable(name string) *table[session] {
 	return newTable(name, "s", func(s *session) []field {
-		return []field{{"hash", &s.Hash}, {"account_id", &s.AccountID}, {"made_by", &s.MadeBy},
+		return []field{{"hash", &s.Hash}, {"account_id", &s.AccountID}, {"kind", &s.Kind}, {"made_by", &s.MadeBy},
 			{"created_at", &s.CreatedAt}, {"expires_at", &s.ExpiresAt}, {"a.name", &s.Account}}
 	}, "JOIN accounts a ON a.id = s.account_id")
 }
 
 var signinCodeTable, sessionTable = signinTable("signin_codes"), signinTable("sessions")
 
-// lastingSignin selects the code or session with a hash, if it lasts at a time and its account is open.
-const lastingSignin = `WHERE s.hash = ? AND s.expires_at > ? AND a.closed_at IS NULL`
+// lastingSignin selects the code or session of a kind with a hash, if it lasts at a time and its account is open.
+const lastingSignin = `WHERE s.kind = ? AND s.hash = ? AND s.expires_at > ? AND a.closed_at IS NULL`
 
-// session returns the session with a secret, if it lasts at now and its account is open, else errNotFound.
-func (q *queries) session(secret string, now stamp) (*session, error) {
-	return sessionTable.one(q, lastingSignin, hashOf(secret), now)
+// session returns the session of a kind with a secret, if it lasts at now and its account is open, else errNotFound.
+func (q *queries) session(kind sessionKind, secret string, now stamp) (*session, error) {
+	return sessionTable.one(q, lastingSignin, kind, hashOf(secret), now)
 }
 
-// signinCode returns the code with a hash, if it lasts at now and its account is open, else errNotFound.
-func (q *queries) signinCode(hash []byte, now stamp) (*session, error) {
-	return signinCodeTable.one(q, lastingSignin, hash, now)
+// signinCode returns the code of a kind with a hash, if it lasts at now and its account is open, else errNotFound.
+func (q *queries) signinCode(kind sessionKind, hash []byte, now stamp) (*session, error) {
+	return signinCodeTable.one(q, lastingSignin, kind, hash, now)
 }
 
 // removeSigninCode removes the code with a hash.
 func (t *tx) removeSigninCode(hash []byte) { t.exec(`DELETE FROM signin_codes WHERE hash = ?`, hash) }
 
-// addSigninCode inserts a code, of which the account keeps the newest maxSigninCodes.
+// addSigninCode inserts a code, of whose kind the account keeps the newest maxSigninCodes.
 func (t *tx) addSigninCode(c *session) {
 	t.exec(`DELETE FROM signin_codes WHERE hash IN (SELECT hash FROM signin_codes
-		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`,
-		c.AccountID, maxSigninCodes-1)
+		WHERE account_id = ? AND kind = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`,
+		c.AccountID, c.Kind, maxSigninCodes-1)
 	signinCodeTable.insert(t, c)
 }
 
-// addSession inserts a session, of which the account keeps the newest maxSessions.
+// addSession inserts a session, of whose kind the account keeps the newest maxSessions.
 func (t *tx) addSession(s *session) {
 	t.exec(`DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions
-		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`,
-		s.AccountID, maxSessions-1)
+		WHERE account_id = ? AND kind = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`,
+		s.AccountID, s.Kind, maxSessions-1)
 	sessionTable.insert(t, s)
 }
 
@@ -248,8 +248,8 @@ func (t *tx) removeSession(secret string) {
 	t.exec(`DELETE FROM sessions WHERE hash = ?`, hashOf(secret))
 }
 
-// removeSignins ends all sessions of an account, of which there are at most maxSessions, and removes its
-// codes, at most maxSigninCodes.
+// removeSignins ends all sessions of an account, of which there are at most maxSessions of a kind, and removes its
+// codes, at most maxSigninCodes of a kind.
 func (t *tx) removeSignins(accountID string) error {
 	t.exec(`DELETE FROM sessions WHERE account_id = ?`, accountID)
 	t.exec(`DELETE FROM signin_codes WHERE account_id = ?`, accountID)

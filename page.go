@@ -201,6 +201,7 @@ type pageTexts struct {
 	Picture     map[string]string `json:"picture"`
 	Pay         map[string]string `json:"pay"`
 	OAuth       map[string]string `json:"oauth"`
+	Books       map[string]string `json:"books"`
 	Activate    map[string]string `json:"activate"`
 	Scopes      map[string]string `json:"scopes"` // what each scope allows, in short: people decide by it
 

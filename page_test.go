@@ -111,9 +111,10 @@ func TestPages_haveEveryTextInEveryLanguage(t *testing.T) {
 		sameTexts(t, name, all.Pay, english.Pay)
 		if i < ownerLanguages {
 			sameTexts(t, name, all.OAuth, english.OAuth)
+			sameTexts(t, name, all.Books, english.Books)
 			sameTexts(t, name, all.Activate, english.Activate)
 			sameTexts(t, name, all.Scopes, english.Scopes)
-		} else if len(own.OAuth)+len(own.Activate)+len(own.Scopes) > 0 {
+		} else if len(own.OAuth)+len(own.Books)+len(own.Activate)+len(own.Scopes) > 0 {
 			t.Errorf("%s has texts for owners", name)
 		}
 		if lang != lang.spoken() {

@@ -898,22 +898,24 @@ CREATE INDEX app_origins_app ON app_origins (app_id);
 CREATE TABLE signin_codes (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- keyed hash of the code
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- for which account
+  kind        TEXT NOT NULL DEFAULT 'consent' CHECK (kind IN ('consent', 'books')), -- which pages it opens
   made_by     TEXT NOT NULL,                                         -- who, as in events
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
   expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- until when it can be used, once
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX signin_codes_account ON signin_codes (account_id, created_at);
+CREATE INDEX signin_codes_account ON signin_codes (account_id, kind, created_at);
 CREATE INDEX signin_codes_expiring ON signin_codes (expires_at);
 
 -- People who have signed in.
 CREATE TABLE sessions (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of what the cookie holds
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- for which account
+  kind        TEXT NOT NULL DEFAULT 'consent' CHECK (kind IN ('consent', 'books')), -- which pages it opens
   made_by     TEXT NOT NULL,                                         -- who made the code that was used
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when the code was used
   expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- until when it lasts
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX sessions_account ON sessions (account_id, created_at);
+CREATE INDEX sessions_account ON sessions (account_id, kind, created_at);
 CREATE INDEX sessions_expiring ON sessions (expires_at);
 
 -- What owners of accounts have agreed to: that an application acts for the account.

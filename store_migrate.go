@@ -20,8 +20,8 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// schemaVersion is the version that schema.sql sets. Until a release has it, whoever changes schema.sql raises it,
-// edits the files of releasedSchemas and writes testdata/vN.sql anew.
+// schemaVersion is the version that schema.sql sets: one for each release. Whoever changes schema.sql before the release
+// edits the files of releasedSchemas and writes testdata/vN.sql anew; who first does it after one raises the version, too.
 const schemaVersion = 13
 
 // A releasedSchema is what an upgrade has to know of a schema that a release had.

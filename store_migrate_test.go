@@ -1048,3 +1048,13 @@ func manyOfVersion1(n int) string {
 			iif(i % 3, NULL, 'lead_' || id), 'site' FROM made;
 		DROP TABLE made; COMMIT; VACUUM;`
 }
+
+// Codes and sessions of before kinds were told apart are for consent, as all were.
+func TestUpgrade_sessionsOfBeforeAreForConsent(t *testing.T) {
+	t.Parallel()
+	must(t, readFile(upgradedDatabase(t, 8), func(q *queries) error {
+		kinds, err := q.texts(`SELECT kind FROM signin_codes UNION ALL SELECT kind FROM sessions`)
+		equal(t, "kinds", strings.Join(kinds, " "), "consent consent")
+		return err
+	}))
+}

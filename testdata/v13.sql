@@ -896,22 +896,24 @@ CREATE INDEX app_origins_app ON app_origins (app_id);
 CREATE TABLE signin_codes (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- keyed hash of the code
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- for which account
+  kind        TEXT NOT NULL DEFAULT 'consent' CHECK (kind IN ('consent', 'books')), -- which pages it opens
   made_by     TEXT NOT NULL,                                         -- who, as in events
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
   expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- until when it can be used, once
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX signin_codes_account ON signin_codes (account_id, created_at);
+CREATE INDEX signin_codes_account ON signin_codes (account_id, kind, created_at);
 CREATE INDEX signin_codes_expiring ON signin_codes (expires_at);
 
 -- People who have signed in.
 CREATE TABLE sessions (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of what the cookie holds
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- for which account
+  kind        TEXT NOT NULL DEFAULT 'consent' CHECK (kind IN ('consent', 'books')), -- which pages it opens
   made_by     TEXT NOT NULL,                                         -- who made the code that was used
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when the code was used
   expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- until when it lasts
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX sessions_account ON sessions (account_id, created_at);
+CREATE INDEX sessions_account ON sessions (account_id, kind, created_at);
 CREATE INDEX sessions_expiring ON sessions (expires_at);
 
 -- What owners of accounts have agreed to: that an application acts for the account.
@@ -1443,9 +1445,9 @@ INSERT INTO apps (id, account_id, name, home_page, kind, host, redirect_uris, sc
 INSERT INTO app_origins (origin, app_id) VALUES ('http://localhost:3000', 'app_00000000000000000000000002');
 INSERT INTO app_origins (origin, app_id) VALUES ('https://spa.example', 'app_00000000000000000000000002');
 
-INSERT INTO signin_codes (hash, account_id, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000015', 'acct_00000000000000000000000002', 'command:anna', '2026-11-20T10:00:00Z', '2026-11-20T10:15:00Z');
+INSERT INTO signin_codes (hash, account_id, kind, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000015', 'acct_00000000000000000000000002', 'books', 'command:anna', '2026-11-20T10:00:00Z', '2026-11-20T10:15:00Z');
 
-INSERT INTO sessions (hash, account_id, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000016', 'acct_00000000000000000000000002', 'command:anna', '2026-11-20T10:00:00Z', '2026-11-20T22:00:00Z');
+INSERT INTO sessions (hash, account_id, kind, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000016', 'acct_00000000000000000000000002', 'books', 'command:anna', '2026-11-20T10:00:00Z', '2026-11-20T22:00:00Z');
 
 INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000001', 'app_00000000000000000000000001', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', NULL, NULL);
 INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000002', 'app_00000000000000000000000002', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', NULL, NULL);

@@ -1,0 +1,364 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A bookVisitor is somebody who has signed in for the books of an account.
+type bookVisitor struct {
+	*visitor
+	k *bookkeeper
+}
+
+// booksCode makes a code for the books of an account.
+func (s *service) booksCode(accountID string) (code string) {
+	s.t.Helper()
+	s.change(func(t *tx) error {
+		made, err := makeSigninCode(t, s.keys, sessionBooks, accountID, "portal")
+		if err == nil {
+			code = made.Code
+		}
+		return err
+	})
+	s.told.confide(code)
+	return code
+}
+
+// entersBooks signs somebody in for the books of an account.
+func (k *bookkeeper) entersBooks(accountID string) *bookVisitor {
+	k.t.Helper()
+	v := &bookVisitor{&visitor{service: k.service}, k}
+	v.visit("/books", url.Values{"code": {k.booksCode(accountID)}}).is(303).has("Location: ./books")
+	return v
+}
+
+// eachAccountant runs a test in a bubble with each product: something was sold on the first day, which is over, an
+// accountant has signed in, and the worker of books runs.
+func eachAccountant(t *testing.T, test func(t *testing.T, v *bookVisitor)) {
+	for _, product := range productNames() {
+		t.Run(product, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				k := newBookkeeper(t, product)
+				k.sell(4200)
+				k.until("2000-01-02 07:00")
+				defer k.beside(newBooksWorker(k.engine).run)()
+				test(t, k.entersBooks(k.account))
+			})
+		})
+	}
+}
+
+var inputValue = regexp.MustCompile(`<input [^>]*name="([^"]+)"[^>]*>`)
+
+// form returns the fields of the page at a path, as a browser would send them.
+func (v *bookVisitor) form(path string) url.Values {
+	v.t.Helper()
+	form := url.Values{}
+	for _, field := range inputValue.FindAllStringSubmatch(v.visit(path, nil).is(200).body, -1) {
+		value := ""
+		if found := regexp.MustCompile(` value="([^"]*)"`).FindStringSubmatch(field[0]); found != nil {
+			value = found[1]
+		}
+		choice := strings.Contains(field[0], "radio") || strings.Contains(field[0], "checkbox")
+		if !choice || strings.Contains(field[0], " checked") {
+			form.Set(field[1], value)
+		}
+	}
+	return form
+}
+
+// rowField returns the name of a field of the mapping's form, by what its row is for.
+func rowField(kind bookMappingKind, rate int64, method string) string {
+	r := mappingRule{Kind: kind}
+	if rate > 0 {
+		r.VATRate = &rate
+	}
+	if method != "" {
+		r.Method = new(bookPayMethod(method))
+	}
+	t := &mappingTable{product: &bookProduct{}, chart: &bookChart{}}
+	return "account-" + t.newRow(r, &bookMapping{}, &bookMapping{}).Key
+}
+
+func (v *bookVisitor) path(page string) string { return "/books/" + page + "/" + v.k.product }
+
+// day opens the page of a day.
+func (v *bookVisitor) day(date businessDate) answer { return v.visit(v.path("day")+"?date="+date, nil) }
+
+// TestBooksPages_leadFromACodeToAPostedDay goes the whole way with what is suggested: connecting, accounts, sending, a
+// day.
+func TestBooksPages_leadFromACodeToAPostedDay(t *testing.T) {
+	t.Parallel()
+	eachAccountant(t, func(t *testing.T, v *bookVisitor) {
+		k := v.k
+		k.check(k.engine.disconnect(t.Context(), ownedBy(k.account), k.connection, anActor))
+		k.sql(`UPDATE books_connections SET mapping = NULL, mapping_at = NULL, series = NULL, status = 'draft'`)
+		v.visit("/books", nil).is(200).shows(productOf(k.product).title)
+		to := v.visit("/books/connect/"+k.product, url.Values{}).is(303).header.Get("Location")
+		u, err := url.Parse(k.agrees(to))
+		k.check(err)
+		v.visit(strings.TrimPrefix(u.Path, "/v1")+"?"+u.RawQuery, nil).is(200).shows("<h1>Connected</h1>",
+			"books/mapping/"+k.product)
+		form := v.form(v.path("mapping"))
+		if form.Get(rowField(ruleSales, k.rate, "")) == "" || form.Get(rowField(rulePayment, 0, methodCard)) == "" {
+			t.Errorf("nothing is suggested: %v", form)
+		}
+		v.visit(v.path("mapping"), form).is(303)
+		v.visit(v.path("mapping")+"?saved=yes", nil).is(200).shows("Saved.")
+		v.visit(v.path("sending"), v.form(v.path("sending"))).is(303)
+		v.day("").is(200).shows("42.00", "post=ask", `value="2000-01-01"`)
+		form = v.form(v.path("day") + "?date=2000-01-01&post=ask")
+		next := v.visit(v.path("day"), form).is(303).header.Get("Location")
+		page := v.visit("/books/day/"+strings.TrimPrefix(next, "./"), nil).is(200).shows("It is in the books:")
+		if strings.Contains(page.body, "post=ask") || len(k.books()) != 1 {
+			t.Errorf("%d entries, %s", len(k.books()), page.body)
+		}
+		v.visit(v.path("day"), form).is(303) // pressed twice
+		v.visit("/books", nil).is(200).shows("42.00", "The last entries")
+		equal(t, "entries", len(k.books()), 1)
+	})
+}
+
+// TestBooksPages_nameEveryWrongRowAndLoseNothing: accounts that are not there, none at all, and books that can't be
+// reached.
+func TestBooksPages_nameEveryWrongRowAndLoseNothing(t *testing.T) {
+	t.Parallel()
+	eachAccountant(t, func(t *testing.T, v *bookVisitor) {
+		k := v.k
+		before := v.form(v.path("mapping"))
+		sales, card := rowField(ruleSales, k.rate, ""), rowField(rulePayment, 0, methodCard)
+		form := v.form(v.path("mapping"))
+		form.Set(sales, "9998")
+		form.Set(strings.Replace(sales, "account", "tax", 1), "9997")
+		form.Set(card, "9999 <Mine>")
+		page := v.visit(v.path("mapping"), form).is(422).shows("The books have no account 9998.",
+			"The books have no account 9999.", `value="9998"`, `value="9999"`, `value="9997"`)
+		equal(t, "marked rows", strings.Count(page.body, `<tr class="lacks">`), 2)
+		form.Set(card, "")
+		form.Set(sales, "")
+		v.visit(v.path("mapping"), form).is(303)
+		v.visit(v.path("mapping"), nil).is(200).shows("These have no account yet", "No account yet")
+		form = v.form(v.path("mapping"))
+		form.Set(sales, before.Get(sales))
+		form.Set(card, "77")
+		k.fail("chart", fault500, fault500)
+		v.visit(v.path("mapping"), form).is(503).shows(`value="77"`, "can’t be reached")
+	})
+}
+
+// Against two accountants at once who undo each other: a form carries what it has shown. What the second one has filled
+// in stands beside what the first one has saved.
+func TestBooksPages_twoAccountantsDoNotUndoEachOther(t *testing.T) {
+	t.Parallel()
+	eachAccountant(t, func(t *testing.T, v *bookVisitor) {
+		k, other := v.k, v.k.entersBooks(v.k.account)
+		card, tip := rowField(rulePayment, 0, methodCard), rowField(ruleTip, 0, "")
+		mine, theirs := v.form(v.path("mapping")), other.form(v.path("mapping"))
+		accounts := map[string][2]string{productXero: {"602", "825"}, productFortnox: {"1910", "2891"}}[k.product]
+		theirs.Set(card, accounts[0])
+		other.visit(v.path("mapping"), theirs).is(303)
+		was := mine.Get(card)
+		mine.Set(tip, accounts[1])
+		v.visit(v.path("mapping"), mine).is(409).shows("Somebody has changed something", "You had filled in: "+was,
+			"You had filled in: "+accounts[1])
+		c, err := k.store.bookConnection(anyAccount, k.connection)
+		k.check(err)
+		equal(t, "account of cards", c.Mapping.clearing(methodCard).Account, accounts[0])
+		v.visit(v.path("sending"), url.Values{"shown": {mine.Get("shown")}, "send": {"yes"},
+			"send_from": {bookkeeperDay}, "status": {"draft"}, "series": {"W"}}).is(409)
+		v.visit(v.path("day"), url.Values{"shown": {mine.Get("shown")}, "date": {bookkeeperDay}}).is(409)
+		k.hasRows(0, "books_exports")
+	})
+}
+
+// Against sessions that open what they should not: codes and sessions are of one kind, an account sees its own only,
+// and none outlives the account.
+func TestBooksPages_openForTheirOwnSessionsOnly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := newBookkeeper(t, productXero)
+		nobody := &visitor{service: k.service}
+		nobody.visit("/books", url.Values{"code": {k.signinCode(k.account)}}).is(403).shows("This code is not valid")
+		nobody.visit("/oauth/signin", url.Values{"code": {k.booksCode(k.account)}}).is(403)
+		consent := k.service.signedIn(k.account)
+		consent.visit("/books", nil).is(200).shows(`name="code"`, "not Trattoria")
+		v := k.entersBooks(k.account)
+		v.visit("/oauth/connected", nil).is(200).shows(`name="code"`)
+		consent.cookie = strings.Replace(consent.cookie, "widgetd-session", "widgetd-books", 1)
+		consent.visit("/books", nil).is(200).shows(`name="code"`)
+		for _, path := range []string{"mapping", "sending", "day"} {
+			nobody.visit("/books/"+path+"/xero", nil).is(200).shows(`name="code"`)
+			nobody.visit("/books/"+path+"/xero", url.Values{"shown": {"x"}, "date": {bookkeeperDay}}).is(200)
+			v.visit("/books/"+path+"/bexio", nil).is(404)
+			v.visit("/books/"+path+"/fortnox", nil).is(303).has("Location: ../../books")
+		}
+		elsewhere := k.addAccount("another")
+		stranger := k.entersBooks(elsewhere)
+		stranger.visit("/books", nil).is(200).shows("The account is not connected with Xero.")
+		stranger.visit("/books/mapping/xero", nil).is(303)
+		k.do("POST", "/books/mapping/xero", "shown=x", formType, "Cookie: "+v.cookie,
+			"Sec-Fetch-Site: cross-site").is(403)
+		fields := strings.Repeat("a=&", maxBooksFields-1)
+		for i := range maxBooksFields - 1 {
+			fields = strings.Replace(fields, "a=&", "a"+string(rune('a'+i%26))+strings.Repeat("x", i/26)+"=&", 1)
+		}
+		k.do("POST", "/books/mapping/xero", fields+"z=", formType, fromHere, "Cookie: "+v.cookie).is(409)
+		k.do("POST", "/books/mapping/xero", fields+"z=&y=", formType, fromHere, "Cookie: "+v.cookie).is(422)
+		k.do("POST", "/books/mapping/xero", "a="+strings.Repeat("x", maxBooksForm), formType, fromHere,
+			"Cookie: "+v.cookie).is(413)
+		v.visit("/books/day/xero", url.Values{"shown": {"x"}, "date": {"2000-02-01"}}).is(409)
+		k.change(func(t *tx) error { return closeAccount(t, nouns(), elsewhere, anActor) })
+		stranger.visit("/books", nil).is(200).shows(`name="code"`)
+		k.hasRows(0, "books_exports")
+	})
+}
+
+// TestBooksPages_sayWhatHoldsADay: a locked period, a day that has not begun, and what is sent from when on.
+func TestBooksPages_sayWhatHoldsADay(t *testing.T) {
+	t.Parallel()
+	eachAccountant(t, func(t *testing.T, v *bookVisitor) {
+		k := v.k
+		k.lock(bookkeeperDay)
+		v.day(bookkeeperDay).is(200).shows("The period is locked", "The books are locked to", "not post=ask")
+		shown := v.form(v.path("day") + "?date=2000-01-01").Get("date")
+		equal(t, "the day", shown, bookkeeperDay)
+		form := url.Values{"shown": {v.form(v.path("mapping")).Get("shown")}, "date": {bookkeeperDay}}
+		v.visit(v.path("day"), form).is(303)
+		v.visit("/books", nil).is(200).shows("Not in the books yet", "It is held. The period is locked in the books")
+		k.lock("1999-12-31")
+		v.day(bookkeeperDay).is(200).shows("post=ask")
+		k.time(10 * time.Second) // the pages and the worker count their requests apart here
+		v.visit(v.path("day"), form).is(303)
+		v.day(bookkeeperDay).is(200).shows("It is in the books:", "not post=ask")
+		posted := k.exports()[0]
+		k.change(func(t *tx) error {
+			return second(reverseExport(t, ownedBy(k.account), k.connection, posted.ID, ""))
+		})
+		k.time(time.Minute)
+		v.day(bookkeeperDay).is(200).shows("was taken back", "post=ask")
+		form.Set("date", "2000-02-01")
+		v.visit(v.path("day"), form).is(422).shows("has not begun")
+		v.day("2000-02-01").is(200).shows("This day has not begun.", "not post=ask")
+		sending := v.form(v.path("sending"))
+		sending.Set("send", "yes")
+		sending.Set("send_from", "1999-12-01")
+		v.visit(v.path("sending"), sending).is(422).shows("This day is past", `value="1999-12-01"`)
+		sending.Set("history", "yes")
+		v.visit(v.path("sending"), sending).is(303)
+		v.visit("/books", nil).is(200).shows("from 1" + wideSpace + "December 1999 on")
+		v.visit("/books", nil, "Accept-Language: de").is(200).shows("ab 1."+wideSpace+"Dezember 1999", "Ihre Bücher")
+	})
+}
+
+// A lockedLedger is the demo's books, of which days up to one are locked.
+type lockedLedger struct {
+	*demoLedger
+	until atomic.Value // businessDate
+}
+
+func (l *lockedLedger) chart(ctx context.Context, s *ledgerSession, date businessDate) (*bookChart, error) {
+	chart, err := l.demoLedger.chart(ctx, s, date)
+	chart.LockedUntil = l.until.Load().(businessDate)
+	return chart, err
+}
+
+// refill replaces what is in a field.
+func (b *browser) refill(xpath, text string) {
+	b.t.Helper()
+	b.call("POST", b.find(xpath)+"/clear", node{})
+	b.typeInto(xpath, text)
+}
+
+// browserBooks is a service at an address with the demo's books, whose account has sold something on a day that is
+// over.
+func browserBooks(t *testing.T) (k *bookkeeper, base string, books *lockedLedger) {
+	books = &lockedLedger{demoLedger: newDemoLedger("", "http://127.0.0.1:", time.Now)}
+	books.until.Store("")
+	s := newService(t, withoutAddressLimits, func(_ *storeOptions, o *serverOptions) {
+		o.ledgers = map[string]ledger{productFortnox: books}
+	})
+	vendor := httptest.NewServer(books.handler())
+	t.Cleanup(vendor.Close)
+	books.base, base = vendor.URL, s.atItsBase()
+	k = &bookkeeper{service: s, product: productFortnox, currency: fortnoxCurrency, rate: 1200}
+	s.change(func(t *tx) error {
+		setBooksApp(t, s.keys, productFortnox, appSecrets{"client", "secret"})
+		past := *t
+		past.now = newStamp(t.now.Add(-36 * time.Hour))
+		o := &order{AccountID: s.account, Currency: k.currency, ReturnURL: siteOrigin + "/thanks",
+			Lines: []orderLine{{Name: "Menu", Quantity: 1, UnitAmount: 4200, VATRate: k.rate, Group: "food"}}}
+		_, err := createOrder(&past, o, guest{}, minOrderLife, actorCommand)
+		return errors.Join(err, markPaid(&past, o, methodCard, past.now, actorCommand))
+	})
+	k.recordRevenue()
+	ctx, stop := context.WithCancel(t.Context())
+	var working sync.WaitGroup
+	for _, work := range s.server.workers {
+		working.Go(func() { work(ctx) })
+	}
+	t.Cleanup(func() { stop(); working.Wait() })
+	return k, base, books
+}
+
+// TestBooksPages_leadABrowserFromACodeToAPostedDay goes the way of an accountant, with what goes wrong on it: an
+// account that is not there, one that is missing, somebody else who maps at the same time, and a period that is locked.
+func TestBooksPages_leadABrowserFromACodeToAPostedDay(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	k, base, books := browserBooks(t)
+	sales := `//input[@name="` + rowField(ruleSales, k.rate, "") + `"]`
+	const save = `//button[text()="Save"]`
+	b := startBrowser(t)
+	b.open(base + booksPath)
+	b.focused("code")
+	b.press(k.booksCode(k.account) + keyEnter)
+	b.click(`//button[text()="Connect Fortnox"]`)
+	b.find(`//h1[text()="Connected"]`)
+	b.click(`//nav/a[text()="Accounts"]`)
+	b.refill(sales, "9998")
+	b.click(save)
+	b.find(`//*[@role="alert"]`)
+	contains(t, b.text(`//tr[@class="lacks"]`), "The books have no account 9998.")
+	other := k.entersBooks(k.account)
+	theirs := other.form(other.path("mapping"))
+	other.visit(other.path("mapping"), theirs).is(303)
+	b.refill(sales, "3001")
+	b.click(save)
+	contains(t, b.text(`//*[@role="alert"]`), "Somebody has changed something")
+	contains(t, b.text(`//tr[.`+sales+`]`), "You had filled in: 3001")
+	b.call("POST", b.find(sales)+"/clear", node{})
+	b.click(save)
+	contains(t, b.text(`//*[@role="status"]/..`), "Saved.", "These have no account yet")
+	b.refill(sales, "3002")
+	b.click(save)
+	b.find(`//*[@role="status"]`)
+	b.click(`//nav/a[text()="Sending"]`)
+	b.click(save)
+	b.find(`//*[@role="status"]`)
+	books.until.Store("2999-01-01")
+	b.click(`//nav/a[text()="A day"]`)
+	contains(t, b.text(`//section`), "The period is locked in the books")
+	books.until.Store("")
+	b.click(`//nav/a[text()="A day"]`)
+	b.click(`//a[text()="Post this day"]`)
+	b.click(`//button[text()="Yes, post it"]`)
+	contains(t, b.text(`//*[@role="status"]`), "It is in the books: W-1-")
+	framed := k.framed()
+	b.open(strings.TrimSuffix(framed, "/v1") + "/robots.txt")
+	for _, lang := range []pageLanguage{"de", "fr"} { // with the longest words
+		for _, page := range []string{"", "/mapping/fortnox", "/sending/fortnox", "/day/fortnox"} {
+			b.fitsFramed("books"+strings.ReplaceAll(page, "/", "-"), framed, booksPath+page, lang)
+		}
+	}
+}
