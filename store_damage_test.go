@@ -466,7 +466,7 @@ func TestWorkers_goOnWithoutWhatCanNotBeRead(t *testing.T) {
 	equal(t, "lines of the log", strings.Count(s.log.String(), "a row can't be read"), 2) // of orders and of payments
 	out, err := s.command("status", "-wide")
 	contains(t, fmt.Sprint(out, err), "payments "+*half.PaymentID+" can't be read: ",
-		": what needs it fails or waits: run 'widgetd check'")
+		": what needs them fails or waits: run 'widgetd check'")
 	many := fmt.Sprintf("row: %d rows of orders can't be read, of which 20 are named", rowsAtOnce+102)
 	if out, err := s.command("check"); err == nil || !strings.Contains(out, many) {
 		t.Errorf("check: %v\n%s", err, out)

@@ -911,7 +911,7 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 	writeFile(t, app, "client_id=a\nclient_secret=b\n")
 	// These need no database, or make one.
 	without := []string{"init", "demo", "upgrade", "version", "help", "lease inspect", "key list", "key public",
-		"webhook listen", "completion", "peer ignore", "peer follow", "watch",
+		"webhook listen", "completion", "peer ignore", "peer follow", "replica wait", "watch",
 		"restore", "promote"} // which upgrades it, too
 	refused := 0
 	for _, c := range allCommands() {

@@ -38,7 +38,6 @@ CREATE TABLE epoch (
   id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row, which is always there
   number      INTEGER NOT NULL CHECK (number >= 0),                  -- of this database; 0: never promoted
   name        TEXT NOT NULL,                                         -- random, to tell epochs with the same number apart
-  known       INTEGER NOT NULL CHECK (known >= number),              -- the highest number that it has heard of
   began_at    TEXT NOT NULL CHECK (began_at IS strftime('%Y-%m-%dT%H:%M:%SZ', began_at, '+0 days')), -- when it was promoted; of number 0: when it was made or upgraded
   identity    TEXT NOT NULL                                          -- random, of this file: a copy has another, so that it is known to which file a write-ahead log belongs
 ) STRICT;
@@ -1165,7 +1164,7 @@ INSERT INTO probes (id, written_at) VALUES (1, '2026-11-21T10:43:26Z');
 
 INSERT INTO clock (id, seen_at) VALUES (1, '2026-11-21T10:43:26Z');
 
-INSERT INTO epoch (id, number, name, known, began_at, identity) VALUES (1, 2, 'Zk3wPq8x', 2, '2026-11-23T21:00:00Z', '7f0c4b1de2a89356b41c0d9e8f7a6b52');
+INSERT INTO epoch (id, number, name, began_at, identity) VALUES (1, 2, 'Zk3wPq8x', '2026-11-23T21:00:00Z', '7f0c4b1de2a89356b41c0d9e8f7a6b52');
 
 INSERT INTO proofs (what, due_since, mark, tried_at, proved_at, behind, bytes, txid, litestream, fault) VALUES ('backup', '2026-11-23T21:00:00Z', '', NULL, NULL, 0, 0, '', '', 'there is no room');
 INSERT INTO proofs (what, due_since, mark, tried_at, proved_at, behind, bytes, txid, litestream, fault) VALUES ('replica', '2026-11-23T21:00:00Z', 'q8Zk3wPx', '2026-11-25T03:10:00Z', '2026-11-25T03:10:09Z', 1, 1048576, '00000000000000a1', 'v0.5.18', '');
