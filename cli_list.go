@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -205,10 +206,12 @@ func (o *routeCaller) pages(r *routeRequest) rowPages {
 // errNoList is the error of a call of any route, where that answers with no list.
 var errNoList error = usageError("-all is for lists, and this answers with none")
 
-// rowObjects returns rows as -json prints them.
-func rowObjects[T any](rows []T) (objects []*jsonValue, err error) {
-	for _, row := range rows {
-		object, err := parseJSON(encodeJSON(row))
+// rowObjects returns the rows of a slice as -json prints them. It has no type parameter, nor has what it is called by
+// where that can be: each type of rows would have a copy of its own in the program.
+func rowObjects(rows any) (objects []*jsonValue, err error) {
+	all := reflect.ValueOf(rows)
+	for i := range all.Len() {
+		object, err := parseJSON(encodeJSON(all.Index(i).Interface()))
 		if err != nil {
 			return nil, err
 		}
@@ -217,14 +220,30 @@ func rowObjects[T any](rows []T) (objects []*jsonValue, err error) {
 	return objects, nil
 }
 
-// paged makes the pages of a listCommand from a query: for the account that -account names, else for any.
+// A rowQuery reads a page of the rows of an owner, a slice of any type, and returns the cursor of the next one.
+type rowQuery func(q *queries, o owner, before string, limit int) (rows any, next string, err error)
+
+// pages makes the pages of a listCommand from a query: for the account that -account names, else for any.
+func (read rowQuery) pages(e *env, q *queries) (rowPages, error) {
+	o, err := e.filterAccount()
+	return func(cursor string, limit int) ([]*jsonValue, string, error) {
+		rows, next, err := read(q, o, cursor, limit)
+		if err != nil {
+			return nil, "", err
+		}
+		objects, err := rowObjects(rows)
+		return objects, next, err
+	}, err
+}
+
+// paged is rowQuery.pages for a query of one type of rows.
 func paged[T any](
 	read func(q *queries, o owner, before string, limit int) (listPage[T], error),
 ) func(*env, *queries) (rowPages, error) {
-	return func(e *env, q *queries) (rowPages, error) {
-		o, err := e.filterAccount()
-		return pagesOf(func(before string, limit int) (listPage[T], error) { return read(q, o, before, limit) }), err
-	}
+	return rowQuery(func(q *queries, o owner, before string, limit int) (any, string, error) {
+		page, err := read(q, o, before, limit)
+		return page.rows, page.next, err
+	}).pages
 }
 
 // pagesOf returns the pages of a query.
@@ -240,10 +259,10 @@ func pagesOf[T any](read func(before string, limit int) (listPage[T], error)) ro
 
 // whole is paged for a query that reads all rows of a short table at once.
 func whole[T any](read func(q *queries, o owner) ([]T, error)) func(*env, *queries) (rowPages, error) {
-	return paged(func(q *queries, o owner, _ string, _ int) (page listPage[T], err error) {
-		page.rows, err = read(q, o)
-		return page, err
-	})
+	return rowQuery(func(q *queries, o owner, _ string, _ int) (any, string, error) {
+		rows, err := read(q, o)
+		return rows, "", err
+	}).pages
 }
 
 // printObjects is printRows for rows of any type.

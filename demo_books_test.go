@@ -52,7 +52,7 @@ func TestDemoBooks_pageShowsWhatItsBooksWouldGet(t *testing.T) {
 	if !strings.Contains(menu, `href="/revenue"`) || !strings.Contains(restaurant, `href="/revenue"`) {
 		t.Error("the demo's other pages do not lead to it")
 	}
-	// one that waits, one that was paid at the door, and one paid by TWINT that was declined
+	// one that waits, one that is paid, and one that was declined: in words, after the number that the guest says
 	for _, state := range []string{"authorized", "paid", "cancelled"} {
 		equal(t, "orders that are "+state, strings.Count(restaurant, "<h2>"+state+", CHF 57.00"), 1)
 	}

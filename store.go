@@ -199,11 +199,13 @@ type tableText struct {
 
 // newTable returns the description of a table, which queries name by an alias, as they do with what is joined.
 func newTable[T any](name, alias string, fields func(*T) []field, joins ...string) *table[T] {
-	return &table[T]{newTableText(name, alias, fields(new(T)), joins), fields}
+	d := &table[T]{fields: fields}
+	d.describe(name, alias, fields(new(T)), joins)
+	return d
 }
 
-func newTableText(name, alias string, fields []field, joins []string) tableText {
-	d := tableText{alias: alias, name: name + " " + alias}
+func (d *tableText) describe(name, alias string, fields []field, joins []string) {
+	d.alias, d.name = alias, name+" "+alias
 	var columns, own []string
 	for _, f := range fields {
 		isOwn := strings.IndexFunc(f.column, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) < 0
@@ -218,7 +220,6 @@ func newTableText(name, alias string, fields []field, joins []string) tableText 
 	d.query = `SELECT ` + d.columns + ` FROM ` + d.from + ` `
 	d.insertion = `INSERT INTO ` + name + ` (` + strings.Join(own, ", ") + `) VALUES (?` +
 		strings.Repeat(", ?", len(own)-1) + `)`
-	return d
 }
 
 // placesOf returns where columns are scanned to.
@@ -250,9 +251,14 @@ func (d *table[T]) one(q *queries, condition string, args ...any) (*T, error) {
 
 // byID returns the row with an id if o matches it. Otherwise it returns the error missing.
 func (d *table[T]) byID(q *queries, o owner, id string, missing error) (*T, error) {
-	condition, args := o.narrow(`WHERE `+d.alias+`.id = ?`, d.alias+`.account_id`, id)
+	condition, args := d.withID(o, id)
 	row, err := d.one(q, condition, args...)
 	return row, replaced(err, errNotFound, missing)
+}
+
+// withID returns the condition of byID.
+func (d *tableText) withID(o owner, id string) (string, []any) {
+	return o.narrow(`WHERE `+d.alias+`.id = ?`, d.alias+`.account_id`, id)
 }
 
 // list returns what readPage needs to list rows by their ids.
@@ -465,6 +471,20 @@ func (l *listQuery) bounds(scope indexedScope, before, lowest any) (where string
 func readPage[T any, K string | int64](
 	q *queries, l listQuery, before K, limit int, dest func(*T) []any, key func(T) K,
 ) (rows []T, next K, err error) {
+	query, args, next, err := queryOfPage(q, &l, before)
+	if err != nil {
+		return nil, next, err
+	}
+	column := l.key[strings.IndexByte(l.key, '.')+1:]
+	rows, last, err := collectPage(q, query, args, column, limit, dest, key)
+	return rows, cmp.Or(last, next), err
+}
+
+// queryOfPage returns the query of readPage for the rows of a page, without its limit, and the key before which the
+// next page begins if this one has fewer rows and there is another.
+func queryOfPage[K string | int64](
+	q *queries, l *listQuery, before K,
+) (query string, args []any, next K, err error) {
 	order := ` ORDER BY ` + l.key + ` DESC LIMIT ?`
 	var lowest any
 	if l.since > 0 {
@@ -483,7 +503,7 @@ func readPage[T any, K string | int64](
 			end, err := orNil(oneValue[K](q, `SELECT `+l.key+` FROM `+l.table+where+order+` OFFSET ?`,
 				append(args, 1, q.limits.listRows-1)...))
 			if err != nil {
-				return nil, next, err
+				return "", nil, next, err
 			}
 			if i == 0 || end < next {
 				best, next = i, end
@@ -499,10 +519,7 @@ func readPage[T any, K string | int64](
 			l.filter(strings.Replace(scope.condition, ` AND `, ` AND +`, 1), scope.args...)
 		}
 	}
-	column := l.key[strings.IndexByte(l.key, '.')+1:]
-	rows, last, err := collectPage(q, l.columns+where+l.filters+order, append(args, l.filterArgs...), column, limit,
-		dest, key)
-	return rows, cmp.Or(last, next), err
+	return l.columns + where + l.filters + order, append(args, l.filterArgs...), next, nil
 }
 
 // readNumbered is readPage for a table that is ordered by the numbers of its rows. Its cursors

@@ -20,8 +20,8 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// schemaVersion is the version that schema.sql sets: one for each release. Whoever changes schema.sql before the release
-// edits the files of releasedSchemas and writes testdata/vN.sql anew; who first does it after one raises the version, too.
+// schemaVersion is the version that schema.sql sets. Who first changes schema.sql after a release raises it. Every
+// change before the next release edits the files of releasedSchemas and writes testdata/vN.sql anew.
 const schemaVersion = 13
 
 // A releasedSchema is what an upgrade has to know of a schema that a release had.

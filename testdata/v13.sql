@@ -1445,8 +1445,10 @@ INSERT INTO app_origins (origin, app_id) VALUES ('http://localhost:3000', 'app_0
 INSERT INTO app_origins (origin, app_id) VALUES ('https://spa.example', 'app_00000000000000000000000002');
 
 INSERT INTO signin_codes (hash, account_id, kind, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000015', 'acct_00000000000000000000000002', 'books', 'command:anna', '2026-11-20T10:00:00Z', '2026-11-20T10:15:00Z');
+INSERT INTO signin_codes (hash, account_id, kind, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000025', 'acct_00000000000000000000000002', 'consent', 'command:anna', '2026-11-20T10:00:00Z', '2026-11-20T10:15:00Z');
 
 INSERT INTO sessions (hash, account_id, kind, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000016', 'acct_00000000000000000000000002', 'books', 'command:anna', '2026-11-20T10:00:00Z', '2026-11-20T22:00:00Z');
+INSERT INTO sessions (hash, account_id, kind, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000026', 'acct_00000000000000000000000002', 'consent', 'command:anna', '2026-11-20T10:00:00Z', '2026-11-20T22:00:00Z');
 
 INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000001', 'app_00000000000000000000000001', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', NULL, NULL);
 INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000002', 'app_00000000000000000000000002', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', NULL, NULL);
