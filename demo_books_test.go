@@ -53,8 +53,8 @@ func TestDemoBooks_pageShowsWhatItsBooksWouldGet(t *testing.T) {
 		t.Error("the demo's other pages do not lead to it")
 	}
 	// one that waits, one that is paid, and one that was declined: in words, after the number that the guest says
-	for _, state := range []string{"authorized", "paid", "cancelled"} {
-		equal(t, "orders that are "+state, strings.Count(restaurant, "<h2>"+state+", CHF 57.00"), 1)
+	for _, state := range []string{"Waits for your answer", "Paid", "Cancelled"} {
+		equal(t, "orders that are "+state, strings.Count(restaurant, ": "+state+", CHF 57.00</h2>"), 1)
 	}
 	equal(t, "orders", strings.Count(restaurant, "<h2>"), 3)
 	empty := get(page + "?date=2020-02-29")

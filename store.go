@@ -337,15 +337,16 @@ func (d *table[T]) changed(before, after *T) string {
 // collect returns the rows of a query; dest returns where the columns of a row are scanned to. It fails if one
 // of them can't be read; see collectShown.
 func collect[T any](q *queries, query string, args []any, dest func(*T) []any) (all []T, err error) {
-	err = q.each(query, args, func(scan func(...any) error) error {
-		var row T
-		if err := scan(dest(&row)...); err != nil {
-			return err
-		}
-		all = append(all, row)
-		return nil
+	err = q.eachInto(query, args, func() []any {
+		all = append(all, *new(T))
+		return dest(&all[len(all)-1])
 	})
 	return all, err
+}
+
+// eachInto scans every row of a query to where next says, which is called once for each.
+func (q *queries) eachInto(query string, args []any, next func() []any) error {
+	return q.each(query, args, func(scan func(...any) error) error { return scan(next()...) })
 }
 
 // texts returns the texts that a query for one column selects.

@@ -61,7 +61,7 @@ func keptCopies(db string) []keptCopy {
 			add(copyOfUpgrade, file)
 		}
 	}
-	all = slices.DeleteFunc(all, func(kept keptCopy) bool { return kept.File == db })
+	all = removeWhere(all, func(kept *keptCopy) bool { return kept.File == db })
 	newestFirst := func(a, b *keptCopy) int {
 		if n := b.LastEventAt.Compare(a.LastEventAt.Time); n != 0 {
 			return n

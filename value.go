@@ -266,14 +266,33 @@ func makeRoom[K comparable, V any](m map[K]V, key K, max int) {
 // arrange puts rows in an order; those that are equal in it stay as they were. It sorts their indexes: slices.SortFunc
 // would be one more copy of its whole algorithm in the program for each type of rows, some 10 KB.
 func arrange[T any](rows []T, order func(a, b *T) int) {
-	before, from := slices.Clone(rows), make([]int, len(rows))
+	before := slices.Clone(rows)
+	for to, i := range arranged(len(rows), func(i, j int) int { return order(&before[i], &before[j]) }) {
+		rows[to] = before[i]
+	}
+}
+
+// arranged returns the indexes of n rows in an order.
+func arranged(n int, order func(i, j int) int) []int {
+	from := make([]int, n)
 	for i := range from {
 		from[i] = i
 	}
-	slices.SortStableFunc(from, func(i, j int) int { return order(&before[i], &before[j]) })
-	for to, i := range from {
-		rows[to] = before[i]
+	slices.SortStableFunc(from, order)
+	return from
+}
+
+// removeWhere is slices.DeleteFunc for rows that are large, which that copies three times in its code for each type.
+func removeWhere[T any](rows []T, is func(*T) bool) []T {
+	kept := 0
+	for i := range rows {
+		if !is(&rows[i]) {
+			rows[kept] = rows[i]
+			kept++
+		}
 	}
+	clear(rows[kept:])
+	return rows[:kept]
 }
 
 // later returns the later of two times.
