@@ -222,13 +222,20 @@ func (d *tableText) describe(name, alias string, fields []field, joins []string)
 		strings.Repeat(", ?", len(own)-1) + `)`
 }
 
-// placesOf returns where columns are scanned to.
+// placesOf returns where columns are scanned to. Inlined, it would be in the program once for each type of rows.
+//
+//go:noinline
 func placesOf(fields []field) []any {
 	all := make([]any, len(fields))
 	for i := range fields {
 		all[i] = fields[i].at
 	}
 	return all
+}
+
+// indexOf returns where the field of a column is, which is there.
+func indexOf(fields []field, column string) int {
+	return slices.IndexFunc(fields, func(f field) bool { return f.column == column })
 }
 
 // dest returns where the columns of a row are scanned to.
@@ -243,10 +250,14 @@ func (d *table[T]) destNew(row **T) []any {
 // one returns the first row that a condition such as "WHERE p.id = ?" selects, or errNotFound when there is none.
 func (d *table[T]) one(q *queries, condition string, args ...any) (*T, error) {
 	row := new(T)
-	if err := q.one(d.query+condition, args, d.dest(row)...); err != nil {
+	if err := d.oneInto(q, d.fields(row), condition, args); err != nil {
 		return nil, err
 	}
 	return row, nil
+}
+
+func (d *tableText) oneInto(q *queries, fields []field, condition string, args []any) error {
+	return q.one(d.query+condition, args, placesOf(fields)...)
 }
 
 // byID returns the row with an id if o matches it. Otherwise it returns the error missing.
@@ -279,8 +290,7 @@ func (d *table[T]) page(q *queries, list listQuery, before string, limit int) (p
 	dest := func(row **T) []any {
 		*row = new(T)
 		fields := d.fields(*row)
-		at := slices.IndexFunc(fields, func(f field) bool { return f.column == "id" })
-		id = fields[at].at.(*string)
+		id = fields[indexOf(fields, "id")].at.(*string)
 		return placesOf(fields)
 	}
 	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, dest, func(*T) string { return *id })
@@ -315,8 +325,7 @@ func (d *table[T]) update(t *tx, row *T, columns, rest string, args ...any) int6
 func (d *tableText) updateFields(t *tx, fields []field, names []string, rest string, args []any) int64 {
 	values := make([]any, 0, len(names)+len(args))
 	for _, name := range names {
-		of := slices.IndexFunc(fields, func(f field) bool { return f.column == name })
-		values = append(values, fields[of].at)
+		values = append(values, fields[indexOf(fields, name)].at)
 	}
 	name, _, _ := strings.Cut(d.name, " ")
 	return t.exec(`UPDATE `+name+` SET `+strings.Join(names, ` = ?, `)+` = ?`+rest, append(values, args...)...)
@@ -324,9 +333,12 @@ func (d *tableText) updateFields(t *tx, fields []field, names []string, rest str
 
 // changed returns the names, separated by spaces, of the columns of the table itself in which two rows differ.
 func (d *table[T]) changed(before, after *T) string {
+	return d.changedFields(d.fields(before), d.fields(after))
+}
+
+func (d *tableText) changedFields(was, now []field) string {
 	var names []string
-	was := d.fields(before)
-	for i, is := range d.fields(after) {
+	for i, is := range now {
 		if d.own[i] && !reflect.DeepEqual(was[i].at, is.at) {
 			names = append(names, is.column)
 		}
@@ -337,16 +349,15 @@ func (d *table[T]) changed(before, after *T) string {
 // collect returns the rows of a query; dest returns where the columns of a row are scanned to. It fails if one
 // of them can't be read; see collectShown.
 func collect[T any](q *queries, query string, args []any, dest func(*T) []any) (all []T, err error) {
-	err = q.eachInto(query, args, func() []any {
-		all = append(all, *new(T))
-		return dest(&all[len(all)-1])
+	err = q.each(query, args, func(scan func(...any) error) error {
+		var row T
+		if err := scan(dest(&row)...); err != nil {
+			return err
+		}
+		all = append(all, row)
+		return nil
 	})
 	return all, err
-}
-
-// eachInto scans every row of a query to where next says, which is called once for each.
-func (q *queries) eachInto(query string, args []any, next func() []any) error {
-	return q.each(query, args, func(scan func(...any) error) error { return scan(next()...) })
 }
 
 // texts returns the texts that a query for one column selects.
