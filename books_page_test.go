@@ -314,6 +314,7 @@ func browserBooks(t *testing.T) (k *bookkeeper, base string, books *lockedLedger
 // TestBooksPages_leadABrowserFromACodeToAPostedDay goes the way of an accountant, with what goes wrong on it: an
 // account that is not there, one that is missing, somebody else who maps at the same time, and a period that is locked.
 func TestBooksPages_leadABrowserFromACodeToAPostedDay(t *testing.T) {
+	takesLong(t, "looks at many pages in a browser")
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
 	k, base, books := browserBooks(t)
