@@ -441,7 +441,7 @@ func TestScript_leavesTheFormToTheSiteWhereItCannotSend(t *testing.T) {
 	g.find(`//*[@data-widget-state="failed" and starts-with(text(), "Das Senden hat nicht geklappt. ")]`)
 	g.clean("")
 	equal(t, "the console", g.script(`return told`), "widgetd: no answer from "+g.web.URL+"/v1. "+
-		"Is this site listed? widgetd origin add "+g.other.URL+" -account ID")
+		"Is this site listed? If not, ask the operator to add "+g.other.URL)
 	g.open(g.listed.URL + "/menu?quiet")
 	g.find(`//input[@name="website"]/ancestor::form`)
 	g.press(keyTab + keyEnter + keyTab + keyEnter + keyTab + "quiet@example.com" + keyEnter)
