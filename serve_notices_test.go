@@ -52,7 +52,10 @@ func TestNotices_tellOfAWarningThatRepeatsItselfOnceAMinuteWithItsCount(t *testi
 		is("in the next minute", "by=https://evil.example", "by=null times=51")
 		time.Sleep(10 * time.Minute)
 		is("with nothing new", "by=https://evil.example", "by=null times=51", "by=malformed times=1")
-		equal(t, "what is remembered of it", len(s.server.told.repeated), 0)
+		s.server.told.mu.Lock()
+		remembered := len(s.server.told.repeated)
+		s.server.told.mu.Unlock()
+		equal(t, "what is remembered of it", remembered, 0)
 		refuse("https://worse.example")
 		refuse("https://worse.example")
 		s.get("/leads", "Authorization: Basic x").is(401) // another message does not wait for it
