@@ -142,7 +142,7 @@ func TestDocs_findWhatIsAsked(t *testing.T) {
 		"sandbox":                               "/docs#start",
 		"TWINT":                                 "/docs/orders#payments-amounts",
 		"refund part of an order":               "/docs/calls-orders#call-refundOrder",
-		"rate limit":                            "/docs/problems#rate_limited",
+		"rate limit":                            "/docs/limits#limits",
 		"cors":                                  "/docs/browsers#browsers",
 		"next_cursor":                           "/docs/bodies#bodies",
 		"pay_url":                               "/docs/orders#payments",
@@ -151,7 +151,7 @@ func TestDocs_findWhatIsAsked(t *testing.T) {
 		"typescript client":                     "/docs/clients#clients",
 
 		// With / and Enter these are six keys, so they must be the first place.
-		"seat": "/docs/problems#seat_limit_reached",
+		"seat": "/docs/licences#licences", // guides come before codes
 		"veri": "/docs/webhooks#webhooks-verify",
 		"scop": "/docs/tokens#tokens",
 	} {
