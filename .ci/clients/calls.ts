@@ -232,6 +232,7 @@ await need("updateApp", operator.PATCH("/apps/{id}", { params: ofApp, body: { na
 const renewed = await need("rotateAppSecret", operator.POST("/apps/{id}/rotate-secret", { params: ofApp, body: { now: false } }));
 if (!renewed.client_secret || renewed.client_secret === app.client_secret) throw new Error("the secret is the same");
 const signin = await need("makeSigninCode", operator.POST("/accounts/{id}/signin", { params: { path: { id: account_id } }, body: {} }));
+await need("makeBooksCode", operator.POST("/books/signin", { params: { query: { account_id } }, body: {} }));
 const proof = { client_id: app.id, client_secret: renewed.client_secret };
 const own = await need("issueTokens, by client credentials", anyone.POST("/oauth/token", { ...form, body: { grant_type: "client_credentials", ...proof } }));
 if (own.scope !== "orders:read" || own.refresh_token !== undefined) throw new Error("client credentials give something else");
