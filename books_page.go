@@ -419,14 +419,22 @@ func (a *booksAPI) chooseCompany(ctx context.Context, v *booksVisit) (any, error
 // A comeBackQuery holds the parameters with which a product's pages send somebody back (RFC 6749, section 4.1.2).
 type comeBackQuery struct{ product, state, code, refusal string }
 
-func readComeBack(in *input) (q comeBackQuery) {
-	q.product = in.pathValue("product")
+// admitBack reads these parameters, and charges who sends them. Errors: those of admit, not_found for a product that
+// does not exist.
+func (a *booksAPI) admitBack(ctx context.Context, c *call) (*comeBackQuery, error) {
+	q := &comeBackQuery{product: c.in.pathValue("product")}
 	for name, to := range map[string]*string{"state": &q.state, "code": &q.code, "error": &q.refusal} {
-		if values := in.query[name]; len(values) == 1 {
+		if values := c.in.query[name]; len(values) == 1 {
 			*to = values[0]
 		}
 	}
-	return q
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
+	if productOf(q.product) == nil {
+		return nil, &refusal{code: codeNotFound}
+	}
+	return q, nil
 }
 
 // sessionFor returns the session, of either kind, of somebody who has signed in for an account; else another one that
@@ -448,12 +456,9 @@ func (a *booksAPI) sessionFor(c *call, accountID string) (found *session, err er
 // people who have signed in for the account to the product, and others to the page to sign in first. So whoever asked
 // for the link can neither finish the connection, nor have the owner finish it with somebody else's company.
 func (a *booksAPI) followLink(ctx context.Context, c *call) (any, error) {
-	q := readComeBack(c.in)
-	if err := a.admit(ctx, c); err != nil {
+	q, err := a.admitBack(ctx, c)
+	if err != nil {
 		return nil, err
-	}
-	if productOf(q.product) == nil {
-		return nil, &refusal{code: codeNotFound}
 	}
 	link, err := a.store.bookAuthorization(q.product, hashOf(q.state), newStamp(c.now))
 	if errors.Is(err, errNotFound) || err == nil && !link.ofApp() {
@@ -481,14 +486,11 @@ func (a *booksAPI) followLink(ctx context.Context, c *call) (any, error) {
 
 // comeBack answers with a page that shows the result.
 func (a *booksAPI) comeBack(ctx context.Context, c *call) (any, error) {
-	q := readComeBack(c.in)
-	if err := a.admit(ctx, c); err != nil {
+	q, err := a.admitBack(ctx, c)
+	if err != nil {
 		return nil, err
 	}
-	if productOf(q.product) == nil {
-		return nil, &refusal{code: codeNotFound}
-	}
-	s, b, err := a.finish(ctx, c, &q)
+	s, b, err := a.finish(ctx, c, q)
 	if err != nil {
 		return nil, err
 	}
@@ -692,7 +694,7 @@ func (a *booksAPI) postDay(ctx context.Context, v *booksVisit) (any, error) {
 	return seeOther("./" + v.product.name + "?" + url.Values{"date": {date}, "done": {"yes"}}.Encode()), nil
 }
 
-// awaitPosted returns once the worker is done with exports for now, or postPatience has passed.
+// awaitPosted returns once none of some exports is being sent or due to be sent, or postPatience has passed.
 func (a *booksAPI) awaitPosted(ctx context.Context, ids []string) error {
 	for range postPatience / postPoll {
 		busy := false

@@ -414,10 +414,8 @@ func (e *exchangeRun) make(text string) error {
 	if err := json.Unmarshal([]byte(body), &all); err != nil {
 		return err
 	}
-	if members != "" {
-		if err := json.Unmarshal([]byte(members), &more); err != nil {
-			return err
-		}
+	if err := readMembers(members, &more); err != nil {
+		return err
 	}
 	maps.Copy(all, more)
 	before := e.auth
@@ -443,10 +441,8 @@ func (e *exchangeRun) make(text string) error {
 // less.
 func (e *exchangeRun) makeAgreed(kind, name, members string) error {
 	made := struct{ App, Account, Scope string }{"", e.name("owner"), strings.Join(appScopes, " ")}
-	if members != "" {
-		if err := json.Unmarshal([]byte(members), &made); err != nil {
-			return err
-		}
+	if err := readMembers(members, &made); err != nil {
+		return err
 	}
 	if kind == "visitor" {
 		e.made[name] = map[string]any{"cookie": e.signedIn(made.Account).cookie}
@@ -473,6 +469,14 @@ func (e *exchangeRun) makeAgreed(kind, name, members string) error {
 	return nil
 }
 
+// readMembers reads the members that a line has; "": none.
+func readMembers(members string, into any) error {
+	if members == "" {
+		return nil
+	}
+	return json.Unmarshal([]byte(members), into)
+}
+
 // makePayout makes an order of the owner that was paid and given back in part, and a payout by which the provider pays
 // out what it has brought, unless members say what is different.
 func (e *exchangeRun) makePayout(name, members string) error {
@@ -481,10 +485,8 @@ func (e *exchangeRun) makePayout(name, members string) error {
 		Manual, Unread            bool
 		Differs                   int64
 	}{Provider: providerStripe, Arrives: "2000-01-03", Status: payoutPaid}
-	if members != "" {
-		if err := json.Unmarshal([]byte(members), &made); err != nil {
-			return err
-		}
+	if err := readMembers(members, &made); err != nil {
+		return err
 	}
 	o := anOrder(e.name("owner"))
 	o.ReturnURL = e.name("origin") + "/thanks"
@@ -514,10 +516,8 @@ func (e *exchangeRun) makePayout(name, members string) error {
 // makeSale makes an order of the owner that is paid by card, unless members name another state.
 func (e *exchangeRun) makeSale(name, members string) error {
 	made := struct{ State string }{orderPaid}
-	if members != "" {
-		if err := json.Unmarshal([]byte(members), &made); err != nil {
-			return err
-		}
+	if err := readMembers(members, &made); err != nil {
+		return err
 	}
 	o := anOrder(e.name("owner"))
 	o.ReturnURL = e.name("origin") + "/thanks"

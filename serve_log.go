@@ -19,42 +19,35 @@ import (
 // newLogger returns a logger that writes to w; format is "text" or "json". Where w is the journal, each line begins
 // with its priority.
 func newLogger(w io.Writer, format string, journal bool) (*slog.Logger, error) {
-	h := &lineHandler{to: w, journal: journal}
+	var h slog.Handler
 	switch format {
 	case "text":
-		h.Handler = slog.NewTextHandler(h, nil)
+		h = slog.NewTextHandler(w, nil)
 	case "json":
-		h.Handler = slog.NewJSONHandler(h, nil)
+		h = slog.NewJSONHandler(w, nil)
 	default:
 		return nil, usageError(fmt.Sprintf("-log must be text or json, not %q", format))
+	}
+	if journal {
+		h = &journalHandler{Handler: h, to: w}
 	}
 	return slog.New(h), nil
 }
 
-// A lineHandler is an slog.Handler whose lines have before them, for the journal, what that takes for their priority
+// A journalHandler is an slog.Handler that writes before each line what the journal takes for its priority
 // (sd-daemon(3)).
-type lineHandler struct {
-	slog.Handler // writes to this
+type journalHandler struct {
+	slog.Handler // which writes a line at once
 	to           io.Writer
-	journal      bool
-	mu           sync.Mutex
-	priority     string // of the line that is being written
+	mu           sync.Mutex // held until a line stands behind its priority
 }
 
 // Handle implements slog.Handler.
-func (h *lineHandler) Handle(ctx context.Context, r slog.Record) error {
+func (h *journalHandler) Handle(ctx context.Context, r slog.Record) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.journal {
-		h.priority = journalPriority(r.Level)
-	}
+	io.WriteString(h.to, journalPriority(r.Level)) // if it can't be written, the line can't
 	return h.Handler.Handle(ctx, r)
-}
-
-// Write implements io.Writer for the handler behind this one, which writes a line at once.
-func (h *lineHandler) Write(line []byte) (int, error) {
-	io.WriteString(h.to, h.priority) // if it can't be written, the line can't
-	return h.to.Write(line)
 }
 
 // journalPriority returns the prefix of a line of a level: err, warning or info.

@@ -503,12 +503,11 @@ var statusTroubles = []trouble{
 			return occurrence{Count: 1, What: string(s.Health) + ": " + s.Output}, nil
 		}},
 	{kind: "service_version", urgency: whenSeen, one: "the service runs $id: restart it",
-		outside: func(v *statusView) (occurrence, error) {
-			is := v.service != nil && v.service.Version != buildName()
-			if !is {
-				return occurrence{}, nil
+		outside: func(v *statusView) (f occurrence, _ error) {
+			if s := v.service; s != nil && s.Version != buildName() {
+				f = occurrence{Count: 1, ID: "version " + s.Version + ", this is " + buildName()}
 			}
-			return occurrence{Count: 1, ID: "version " + v.service.Version + ", this is " + buildName()}, nil
+			return f, nil
 		}},
 	{kind: "unit_failed", urgency: atOnce, one: "the unit $what has failed: journalctl -u $what",
 		many: "$n units have failed: $what", outside: func(v *statusView) (occurrence, error) {

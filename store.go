@@ -222,9 +222,7 @@ func (d *tableText) describe(name, alias string, fields []field, joins []string)
 		strings.Repeat(", ?", len(own)-1) + `)`
 }
 
-// placesOf returns where columns are scanned to. Inlined, it would be in the program once for each type of rows.
-//
-//go:noinline
+// placesOf returns where columns are scanned to.
 func placesOf(fields []field) []any {
 	all := make([]any, len(fields))
 	for i := range fields {

@@ -42,7 +42,7 @@ func backupMetrics(st *store) []metric {
 
 // The options of one of these commands.
 var (
-	optNoCopy  = option{name: "no-copy", help: "write no copy of the database before it is upgraded"}
+	optNoCopy  = option{name: "no-copy", help: "keep no copy of the database as it was, and try it with little room, too"}
 	optReplica = option{name: "replica", help: "take what Litestream has replicated, in place of a file"}
 )
 
@@ -55,7 +55,7 @@ var (
 
 // The operator's commands on the database file.
 var storeCommands = []command{
-	{"upgrade", "", "upgrade an older database to this program's schema, after writing a checked copy beside it",
+	{"upgrade", "", "upgrade an older database to this program's schema, and keep it as it was beside it",
 		[]option{optDryRun, optNoCopy}, upgradeCommand},
 	{"backup", "FILE", "write a checked copy of the database, also while the service runs",
 		[]option{optVerify}, backupCommand},
