@@ -42,7 +42,7 @@ func backupMetrics(st *store) []metric {
 
 // The options of one of these commands.
 var (
-	optNoCopy  = option{name: "no-copy", help: "keep no copy of the database as it was, and try it with little room, too"}
+	optNoCopy  = option{name: "no-copy", help: "keep no copy of the database as it was, and try it with little room"}
 	optReplica = option{name: "replica", help: "take what Litestream has replicated, in place of a file"}
 )
 
