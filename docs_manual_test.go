@@ -215,6 +215,16 @@ func TestDocuments_installingWorksAsTheyStand(t *testing.T) {
 	}
 }
 
+// What an operator needs on a bad day is on the first page of the manual, which fits on a sheet of paper.
+func TestDocuments_theManualBeginsWithOnePage(t *testing.T) {
+	t.Parallel()
+	page, _, found := strings.Cut(documents(t)["docs/operating.md"], "\n## How commands work\n")
+	contains(t, page, "## What runs\n", "## What to do when\n")
+	if lines := strings.Count(page, "\n"); !found || lines > 60 {
+		t.Errorf("the first page of docs/operating.md has %d lines, want at most 60", lines)
+	}
+}
+
 func TestDocuments_readmeInstallsTheVersionOfTheChangelog(t *testing.T) {
 	t.Parallel()
 	all := documents(t)
