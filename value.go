@@ -240,16 +240,33 @@ func embedded(name string) string {
 	return text.String()
 }
 
-// dictionaryOf returns the dictionary with which a file is compressed: a page in Markdown says what that in HTML does.
-// read returns the text of a file.
+// models are pairs of the names of some embedded files and that of one which has many of their words.
+var models = [][2]string{
+	{"docs/calls-*.html", "docs/calls-leads.html"},
+	{"docs/*.html", "docs/orders.html"},
+	{"web/*.html", "web/books.html"},
+	{"web/text_*.json", "web/text_en.json"},
+}
+
+// dictionaryOf returns the dictionary with which a file is compressed, as much of another file as a reference can reach:
+// of a page, of its model; of its twin in Markdown, which says the same, of the page. read returns the text of a file.
 func dictionaryOf(name string, read func(name string) string) []byte {
-	page, inMarkdown := strings.CutSuffix(name, ".md")
-	if !inMarkdown || !strings.HasPrefix(page, "docs/") {
-		return nil
+	const reach = 32 << 10
+	if twin, inMarkdown := strings.CutSuffix(name, ".md"); inMarkdown {
+		page := strings.TrimSuffix(strings.TrimRight(twin, "0123456789"), "-")
+		text := read(page + ".html")
+		if page == twin {
+			return []byte(text[:min(len(text), reach)])
+		}
+		return []byte(text[max(0, len(text)-reach):]) // a later part of the twin
 	}
-	page = strings.TrimSuffix(strings.TrimRight(page, "0123456789"), "-") // of which it may be the second part
-	text := read(page + ".html")
-	return []byte(text[max(0, len(text)-32<<10):]) // as far back as a reference can point
+	for _, model := range models {
+		if is, _ := path.Match(model[0], name); is && name != model[1] {
+			text := read(model[1])
+			return []byte(text[:min(len(text), reach)])
+		}
+	}
+	return nil
 }
 
 // makeRoom removes an arbitrary entry of a map that has max of them, unless it has one of the key already.
