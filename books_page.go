@@ -354,9 +354,8 @@ func (a *booksAPI) showConnection(p *booksPage, shown *connectionView, c *bookCo
 			}
 		}
 	}
-	arrange(shown.Last, func(x, y **exportView) int {
-		return cmp.Or(cmp.Compare((*y).Date, (*x).Date),
-			cmp.Compare((*y).ID, (*x).ID))
+	slices.SortFunc(shown.Last, func(x, y *exportView) int {
+		return cmp.Or(strings.Compare(y.Date, x.Date), strings.Compare(y.ID, x.ID))
 	})
 	shown.Last = shown.Last[:min(len(shown.Last), entriesOnPage)]
 	return nil

@@ -16,7 +16,6 @@ import (
 	"math"
 	"path"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -278,25 +277,6 @@ func makeRoom[K comparable, V any](m map[K]V, key K, max int) {
 		delete(m, other)
 		return
 	}
-}
-
-// arrange puts rows in an order; those that are equal in it stay as they were. It sorts their indexes: slices.SortFunc
-// would be one more copy of its whole algorithm in the program for each type of rows, some 10 KB.
-func arrange[T any](rows []T, order func(a, b *T) int) {
-	before := slices.Clone(rows)
-	for to, i := range arranged(len(rows), func(i, j int) int { return order(&before[i], &before[j]) }) {
-		rows[to] = before[i]
-	}
-}
-
-// arranged returns the indexes of n rows in an order.
-func arranged(n int, order func(i, j int) int) []int {
-	from := make([]int, n)
-	for i := range from {
-		from[i] = i
-	}
-	slices.SortStableFunc(from, order)
-	return from
 }
 
 // removeWhere is slices.DeleteFunc for rows that are large, which that copies three times in its code for each type.
