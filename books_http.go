@@ -574,7 +574,7 @@ func (q *queries) sumsToMap(c *bookConnection, now time.Time) (seen []revenueSum
 		if err != nil {
 			return nil, err
 		}
-		seen = append(seen, removeWhere(sums, func(s *revenueSum) bool { return !c.wants(day.Date, s) })...)
+		seen = append(seen, slices.DeleteFunc(sums, func(s revenueSum) bool { return !c.wants(day.Date, &s) })...)
 	}
 	return seen, nil
 }

@@ -131,8 +131,8 @@ func (s *server) writeTagged(w *response, r *http.Request, a *reply) {
 	if a.tag != "" {
 		w.Header().Set("ETag", a.tag)
 		if etagMatches(r.Header.Values("If-None-Match"), a.tag) {
-			s.write(w, reply{status: http.StatusNotModified, headers: removeWhere(slices.Clone(a.headers),
-				func(h *header) bool { return h.name != "Cache-Control" && h.name != "Vary" })})
+			s.write(w, reply{status: http.StatusNotModified, headers: slices.DeleteFunc(slices.Clone(a.headers),
+				func(h header) bool { return h.name != "Cache-Control" && h.name != "Vary" })})
 			return
 		}
 	}

@@ -147,7 +147,7 @@ func (in *input) wrong(name, code, detail string) {
 
 // excuse takes back that members of the body are missing.
 func (in *input) excuse(names ...string) {
-	*in.errs = removeWhere(*in.errs, func(f *fieldError) bool {
+	*in.errs = slices.DeleteFunc(*in.errs, func(f fieldError) bool {
 		return f.Code == "required" && slices.Contains(names, strings.TrimPrefix(f.Pointer, "#/"))
 	})
 }

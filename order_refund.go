@@ -574,7 +574,7 @@ func (m *orderMoney) divideFound(sent string) {
 			f.end(reasonRefused, newStamp(m.now))
 		}
 	}
-	others := removeWhere(slices.Clone(m.refunds), func(f *refund) bool { return isNew(*f) || f.ID == refused })
+	others := slices.DeleteFunc(slices.Clone(m.refunds), func(f refund) bool { return isNew(f) || f.ID == refused })
 	for i := range m.refunds {
 		if f := &m.refunds[i]; isNew(*f) {
 			parts := m.byAmount(f.Amount, others)

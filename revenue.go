@@ -178,7 +178,7 @@ func addFigures(all []figure) (sums []figure) {
 		sums[at].Gross += f.Gross
 		sums[at].VAT += f.VAT
 	}
-	return removeWhere(sums, func(f *figure) bool { return f.Gross == 0 && f.VAT == 0 })
+	return slices.DeleteFunc(sums, func(f figure) bool { return f.Gross == 0 && f.VAT == 0 })
 }
 
 // negated returns figures with the opposite sign.

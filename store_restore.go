@@ -62,7 +62,7 @@ func keptCopies(db string) []keptCopy {
 			add(copyOfUpgrade, file)
 		}
 	}
-	all = removeWhere(all, func(kept *keptCopy) bool { return kept.File == db })
+	all = slices.DeleteFunc(all, func(kept keptCopy) bool { return kept.File == db })
 	sortNewestFirst := func(some []keptCopy) {
 		sort.Slice(some, func(i, j int) bool {
 			a, b := &some[i], &some[j]

@@ -279,19 +279,6 @@ func makeRoom[K comparable, V any](m map[K]V, key K, max int) {
 	}
 }
 
-// removeWhere is slices.DeleteFunc for rows that are large, which that copies three times in its code for each type.
-func removeWhere[T any](rows []T, is func(*T) bool) []T {
-	kept := 0
-	for i := range rows {
-		if !is(&rows[i]) {
-			rows[kept] = rows[i]
-			kept++
-		}
-	}
-	clear(rows[kept:])
-	return rows[:kept]
-}
-
 // later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
