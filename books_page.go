@@ -109,9 +109,6 @@ func ofCompany(answer visitAnswer) visitAnswer {
 	}
 }
 
-// upFrom returns what leads from the page that answers a call to the base address: "../../".
-func upFrom(c *call) string { return strings.Repeat("../", strings.Count(c.route.path(), "/")-1) }
-
 // shownHash stands for what the pages show of a connection that its forms change. A form carries it, so that nobody
 // undoes what somebody else has changed meanwhile.
 func (c *bookConnection) shownHash() string {

@@ -265,12 +265,12 @@ const (
 // callerOf returns who is counted as having sent a call.
 func callerOf(c *call) callerKey {
 	switch {
-	case c.bearer != nil && c.bearer.claims.isDevice():
-		return callerKey{c.bearer.claims.Subject, clientDevices}
-	case c.bearer != nil:
-		return callerKey{c.bearer.claims.Subject, c.bearer.claims.ClientID}
-	case c.account != "":
-		return callerKey{c.account, cmp.Or(c.route.bucket, clientAnonymous)}
+	case c.core.bearer != nil && c.core.bearer.claims.isDevice():
+		return callerKey{c.core.bearer.claims.Subject, clientDevices}
+	case c.core.bearer != nil:
+		return callerKey{c.core.bearer.claims.Subject, c.core.bearer.claims.ClientID}
+	case c.core.account != "":
+		return callerKey{c.core.account, cmp.Or(c.core.route.bucket, clientAnonymous)}
 	}
 	return callerKey{}
 }
