@@ -248,8 +248,8 @@ var models = [][2]string{
 }
 
 // dictionaryOf returns the dictionary with which a file is compressed, as much of another file as a reference can
-// reach: for a page that of its model; for its twin in Markdown, which says the same, that of the page. read returns the
-// text of a file.
+// reach: for a page that of its model; for its twin in Markdown, which says the same, that of the page. read returns
+// the text of a file.
 func dictionaryOf(name string, read func(name string) string) []byte {
 	const reach = 32 << 10
 	if twin, inMarkdown := strings.CutSuffix(name, ".md"); inMarkdown {
