@@ -288,7 +288,7 @@ func accountAdd(e *env) error {
 	}
 	err := e.confirm(func(q *queries) (string, error) {
 		all, err := q.accounts()
-		alike := removeWhere(all, func(a *account) bool { return !strings.EqualFold(a.Name, e.args[0]) })
+		alike := slices.DeleteFunc(all, func(a account) bool { return !strings.EqualFold(a.Name, e.args[0]) })
 		if err != nil || len(alike) == 0 {
 			return "", err
 		}
@@ -641,7 +641,7 @@ func checkMainAccount(q *queries) (fault string, err error) {
 		return "", err
 	}
 	accounts, err := q.accounts()
-	accounts = removeWhere(accounts, func(a *account) bool { return !a.ClosedAt.IsZero() })
+	accounts = slices.DeleteFunc(accounts, func(a account) bool { return !a.ClosedAt.IsZero() })
 	if len(accounts) == 0 {
 		return noMain + "open one with 'widgetd account add NAME', and check again", err
 	}

@@ -453,7 +453,7 @@ func noteSwitches(t *tx, c, before *bookConnection) error {
 	}
 	today := calendar.dateOf(t.now.Time)
 	outside, tests := before.switchesOn(dateBefore(today))
-	c.Former = removeWhere(c.Former, func(w *formerSwitches) bool { return w.Before >= today })
+	c.Former = slices.DeleteFunc(c.Former, func(w formerSwitches) bool { return w.Before >= today })
 	if outside != c.Outside || tests != c.Tests { // else they were changed back on the same day
 		c.Former = append(c.Former, formerSwitches{today, outside, tests})
 	}

@@ -49,7 +49,7 @@ func connectionRoutes(a *booksAPI) []route {
 			endpoint: owned(a.server, readNoMembers, a.listBookConnections)},
 		{pattern: "POST /books/connections", scope: scopeBooks, refuses: "books_not_available books_unavailable",
 			endpoint: owned(a.server, readNewBookConnection, a.connectBooks)},
-		{pattern: "POST /books/signin", scope: scopeRevenue + " " + scopeBooks, creates: true, noBody: true,
+		{pattern: "POST /books/signin", scope: scopesOfEntries, creates: true, noBody: true,
 			refuses: "insufficient_scope", endpoint: owned(a.server, readNoMembers, a.makeBooksCode)},
 		{pattern: "GET " + connectionPath, scope: scopeBooks, refuses: ofConnection,
 			endpoint: connected(a, readNoMembers, a.getBookConnection)},
@@ -67,25 +67,26 @@ func connectionRoutes(a *booksAPI) []route {
 	}
 }
 
-// exportRoutes makes the routes of exports and previews. These need the scope of revenue, too, since entries have the
-// sums of a day.
+// scopesOfEntries are those of who sees entries, which have the sums of a day.
+const scopesOfEntries = scopeRevenue + " " + scopeBooks
+
+// exportRoutes makes the routes of exports and previews.
 func exportRoutes(a *booksAPI) []route {
 	const exports, export = connectionPath + "/exports", connectionPath + "/exports/{export_id}"
-	const scopes = scopeRevenue + " " + scopeBooks
 	return []route{
-		{pattern: "GET " + connectionPath + "/preview/{date}", scope: scopes, refuses: ofItsBooks,
+		{pattern: "GET " + connectionPath + "/preview/{date}", scope: scopesOfEntries, refuses: ofItsBooks,
 			endpoint: connected(a, readPreviewDate, a.previewBookEntry)},
-		{pattern: "GET " + connectionPath + "/payouts/{payout}/preview", scope: scopes,
+		{pattern: "GET " + connectionPath + "/payouts/{payout}/preview", scope: scopesOfEntries,
 			refuses: ofItsBooks + " payout_not_found", endpoint: connected(a, readNoMembers, a.previewBookPayout)},
-		{pattern: "GET " + exports, scope: scopes, question: true, refuses: ofConnection,
+		{pattern: "GET " + exports, scope: scopesOfEntries, question: true, refuses: ofConnection,
 			endpoint: owned(a.server, readExportPage, a.listBookExports)},
-		{pattern: "POST " + exports, scope: scopes, creates: true,
+		{pattern: "POST " + exports, scope: scopesOfEntries, creates: true,
 			refuses:  ofConnection + " payout_not_found books_connection_state no_revenue payout_state",
 			endpoint: owned(a.server, readNewBookExport, a.exportRevenueDay)},
-		{pattern: "POST " + export + "/retry", scope: scopes, noBody: true,
+		{pattern: "POST " + export + "/retry", scope: scopesOfEntries, noBody: true,
 			refuses:  ofConnection + " export_not_found export_state",
 			endpoint: owned(a.server, readNoMembers, a.retryBookExport)},
-		{pattern: "POST " + export + "/reverse", scope: scopes, noBody: true, creates: true,
+		{pattern: "POST " + export + "/reverse", scope: scopesOfEntries, noBody: true, creates: true,
 			refuses:  ofConnection + " export_not_found export_state",
 			endpoint: owned(a.server, readBookReversal, a.reverseBookExport)},
 	}
@@ -210,7 +211,7 @@ func (a *booksAPI) connectBooks(ctx context.Context, c *call, of owner, r *newBo
 // token can't make one, since what somebody does there would outlive what it was given.
 func (a *booksAPI) makeBooksCode(ctx context.Context, c *call, of owner, _ noMembers) (*signinCode, error) {
 	if c.caller.app != "" {
-		return nil, errScope(c.route.scope, "This needs a token of the account, not an application's.")
+		return nil, errScope(scopesOfEntries, "This needs a token of the account, not an application's.")
 	}
 	return create(ctx, a.server, c, func(t *tx) (*signinCode, error) {
 		return makeSigninCode(t, a.keys.Load(), sessionBooks, c.oneOwner(of).account, actorToken(c))
@@ -574,7 +575,7 @@ func (q *queries) sumsToMap(c *bookConnection, now time.Time) (seen []revenueSum
 		if err != nil {
 			return nil, err
 		}
-		seen = append(seen, removeWhere(sums, func(s *revenueSum) bool { return !c.wants(day.Date, s) })...)
+		seen = append(seen, slices.DeleteFunc(sums, func(s revenueSum) bool { return !c.wants(day.Date, &s) })...)
 	}
 	return seen, nil
 }

@@ -109,9 +109,6 @@ func ofCompany(answer visitAnswer) visitAnswer {
 	}
 }
 
-// upFrom returns what leads from the page that answers a call to the base address: "../../".
-func upFrom(c *call) string { return strings.Repeat("../", strings.Count(c.route.path(), "/")-1) }
-
 // shownHash stands for what the pages show of a connection that its forms change. A form carries it, so that nobody
 // undoes what somebody else has changed meanwhile.
 func (c *bookConnection) shownHash() string {
@@ -354,9 +351,8 @@ func (a *booksAPI) showConnection(p *booksPage, shown *connectionView, c *bookCo
 			}
 		}
 	}
-	arrange(shown.Last, func(x, y **exportView) int {
-		return cmp.Or(cmp.Compare((*y).Date, (*x).Date),
-			cmp.Compare((*y).ID, (*x).ID))
+	slices.SortFunc(shown.Last, func(x, y *exportView) int {
+		return cmp.Or(strings.Compare(y.Date, x.Date), strings.Compare(y.ID, x.ID))
 	})
 	shown.Last = shown.Last[:min(len(shown.Last), entriesOnPage)]
 	return nil

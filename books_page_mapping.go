@@ -97,8 +97,7 @@ func newMappingTable(c *bookConnection, chart *bookChart, seen []revenueSum) *ma
 			t.all = append(t.all, t.newRow(r, mapped, &suggested))
 		}
 	}
-	arrange(t.all, func(a, b **mappingRow) int {
-		x, y := *a, *b
+	slices.SortStableFunc(t.all, func(x, y *mappingRow) int {
 		return cmp.Or(cmp.Compare(slices.Index(ruleKinds, x.Kind), slices.Index(ruleKinds, y.Kind)),
 			cmp.Compare(valueOr(y.VATRate, 0), valueOr(x.VATRate, 0)),
 			cmp.Compare(valueOr(x.Group, ""), valueOr(y.Group, "")),

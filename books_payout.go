@@ -152,7 +152,7 @@ func (q *queries) draftUndo(c *bookConnection, x *bookExport) (*bookEntry, error
 	if err != nil {
 		return nil, err
 	}
-	sent.Lines = removeWhere(sent.Lines, func(l *entryLine) bool { return !l.Transfer })
+	sent.Lines = slices.DeleteFunc(sent.Lines, func(l entryLine) bool { return !l.Transfer })
 	if len(sent.Lines) == 0 {
 		return nil, nil
 	}

@@ -447,18 +447,18 @@ func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
 		r.SetPathValue(name, value)
 	}
 	kept := &keptAnswer{header: http.Header{}}
-	c := &call{route: rt, request: r, response: &response{ResponseWriter: kept}, caller: o.who, bearer: o.who,
-		now: o.server.now(), strict: true, forced: o.env.on("force")}
+	c := &call{request: r, response: &response{ResponseWriter: kept}, caller: o.who, now: o.server.now(),
+		forced: o.env.on("force"), core: coreCall{route: rt, bearer: o.who, strict: true}}
 	var body *jsonValue
 	if rt.takesJSON() {
-		c.body = []byte(sent.body)
+		text := []byte(sent.body)
 		if sent.body == "" {
-			c.body = encodeJSON(sent.members)
+			text = encodeJSON(sent.members)
 		}
-		if c.parsed, err = parseBody(c.body, cmp.Or(rt.values, maxBodyValues)); err != nil {
+		if c.core.parsed, err = parseBody(text, cmp.Or(rt.values, maxBodyValues)); err != nil {
 			return nil, usageError("this is not a JSON object: " + printable(err.Error()))
 		}
-		body = &c.parsed
+		c.core.body, body = text, &c.core.parsed
 	}
 	o.server.startReading(c, body)
 	result, err := rt.run(o.env.ctx, c)

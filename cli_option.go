@@ -350,7 +350,7 @@ func (e *env) guessAccount(typed string, several []string) (string, error) {
 			return q.accountsLike(typed)
 		}
 		all, err := q.accounts()
-		return removeWhere(all, func(a *account) bool { return !slices.Contains(several, a.ID) }), err
+		return slices.DeleteFunc(all, func(a account) bool { return !slices.Contains(several, a.ID) }), err
 	})
 	var names []string
 	for _, a := range like {

@@ -178,7 +178,7 @@ func (p *demoProvider) payoutRows(
 	of := strings.TrimPrefix(id, demoPayout)
 	date, currency := of[:len(time.DateOnly)], of[len(time.DateOnly):]
 	rows, err = p.owed(c.AccountID, date)
-	return removeWhere(rows, func(r *ledgerRow) bool { return r.currency != currency }), "", err
+	return slices.DeleteFunc(rows, func(r ledgerRow) bool { return r.currency != currency }), "", err
 }
 
 // The ids of the demo's payouts begin with demoPayout, before the date and the currency.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"sort"
 	"time"
 )
 
@@ -76,7 +77,7 @@ func (d *demo) live(e *env, st *store, log *slog.Logger) error {
 			l.addDay(&c, date, calendar.startOf(date), ago)
 		}
 	}
-	arrange(l.deeds, func(a, b *demoDeed) int { return a.at.Compare(b.at) })
+	sort.SliceStable(l.deeds, func(i, j int) bool { return l.deeds[i].at.Before(l.deeds[j].at) })
 	for _, deed := range l.deeds {
 		d.past = deed.at
 		if err := cmp.Or(deed.do(e.ctx), d.settle(e.ctx)); err != nil {

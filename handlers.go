@@ -345,31 +345,38 @@ func cleanPath(p string) string {
 	return clean
 }
 
-// A call is one request to a route, with what was learnt about it before its handler runs.
+// A call is one request to a route, as its handler gets it.
 type call struct {
-	route     *route
-	request   *http.Request
-	response  *response
-	caller    *caller // nil: no token
-	bearer    *caller // the same, also where the token does not suffice for the route
-	origin    originCheck
-	asker     asker      // whom what it takes is counted for
-	held      heldMemory // for its body, then for its answer
-	app       *app       // the calling one: scripts of its origins may read the answer, refusals too; nil: none
-	account   string     // that is charged; "": none
-	now       time.Time  // when the request had been read
-	strict    bool       // every unknown member is refused (RFC 7240)
-	in        *input     // members and parameters, until finish, and wildcards of the path
-	body      []byte
-	parsed    jsonValue // body, parsed, until finish
-	leave     func()    // gives back the place of a question; nil: it has none
-	idemKey   string    // the Idempotency-Key; "": none
-	forced    bool      // by a command with -force
-	idemScope string    // within which the key is unique, where that is not the caller's account
-	replay    *reply    // the earlier answer, when the request repeats an Idempotency-Key
+	request  *http.Request
+	response *response
+	caller   *caller // nil: no token, or none that suffices
+	app      *app    // the calling one: scripts of its origins may read the answer, refusals too; nil: none
+	origin   originCheck
+	now      time.Time // when the request had been read
+	in       *input    // members and parameters, until finish, and wildcards of the path
+	forced   bool      // by a command with -force
+	replay   *reply    // the earlier answer, when the request repeats an Idempotency-Key
 
-	// stillTrue reports whether an earlier answer to the same request may be given again; nil: always.
+	// A handler sets these before create: within what an Idempotency-Key is unique, where that is not the caller's
+	// account, and what reports whether an earlier answer to the same request may be given again; nil: always.
+	idemScope string
 	stillTrue func(t *tx, answer []byte) (bool, error)
+
+	core coreCall
+}
+
+// A coreCall is what the core notes of a call on its way, and handlers leave to it.
+type coreCall struct {
+	route   *route
+	bearer  *caller    // the caller, also where the token does not suffice for the route
+	asker   asker      // whom what it takes is counted for
+	held    heldMemory // for its body, then for its answer
+	account string     // that is charged; "": none
+	strict  bool       // every unknown member is refused (RFC 7240)
+	body    []byte
+	parsed  jsonValue // body, parsed, until finish
+	leave   func()    // gives back the place of a question; nil: it has none
+	idemKey string    // the Idempotency-Key; "": none
 }
 
 // id returns the id in the path.
@@ -379,16 +386,16 @@ func (c *call) id() string { return c.in.pathValue("id") }
 func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	w := writer.(*response)
 	w.pattern, w.refuse = rt.pattern, s.refusals[cmp.Or(rt.page, rt.form)]
-	c := &call{route: rt, request: r, response: w}
+	c := &call{request: r, response: w, core: coreCall{route: rt}}
 	if prefersStrict(r.Header["Prefer"]) && rt.takesJSON() {
-		c.strict = true
+		c.core.strict = true
 		w.Header().Set("Preference-Applied", "handling=strict")
 	}
-	defer c.held.set(0)
+	defer c.core.held.set(0)
 	result, err := s.run(c)
 	w.caller = callerOf(c)
-	if c.bearer != nil {
-		w.token = c.bearer.claims.ID
+	if c.core.bearer != nil {
+		w.token = c.core.bearer.claims.ID
 	}
 	if c.app != nil && c.app.listsOrigin(c.origin.origin) {
 		allowOrigin(w, r)
@@ -415,41 +422,41 @@ func (s *server) run(c *call) (any, error) {
 	if err := s.checkToken(c); err != nil {
 		return nil, err
 	}
-	c.asker = s.askerOf(c)
-	c.held = newHeldMemory(&s.memory, c.asker)
-	if c.caller == nil && c.route.address != "" {
-		if err := s.limitAddress(c.route.address, s.address(r), s.anonymousRate); err != nil {
+	c.core.asker = s.askerOf(c)
+	c.core.held = newHeldMemory(&s.memory, c.core.asker)
+	if c.caller == nil && c.core.route.address != "" {
+		if err := s.limitAddress(c.core.route.address, s.address(r), s.anonymousRate); err != nil {
 			return nil, err
 		}
 	}
 	var body *jsonValue
-	if !c.route.raw && (r.Method == http.MethodPost || r.Method == http.MethodPatch || r.Method == http.MethodPut) {
+	if c.core.route.takesBody() {
 		if err := c.readBody(); err != nil {
 			return nil, err
 		}
-		body = &c.parsed
+		body = &c.core.parsed
 		if err := c.readIdempotencyKey(); err != nil {
 			return nil, err
 		}
 	}
 	c.now = s.now()
-	if c.route.noQuery {
+	if c.core.route.noQuery {
 		r.URL.RawQuery = ""
 	}
 	s.startReading(c, body)
-	if c.route.question {
+	if c.core.route.question {
 		return s.runQuestion(r.Context(), c)
 	}
-	return c.route.run(r.Context(), c)
+	return c.core.route.run(r.Context(), c)
 }
 
 // startReading makes the input of a call.
 func (s *server) startReading(c *call, body *jsonValue) {
 	c.in = newInput(body, c.request)
-	if e := c.route.endpoint; e != nil {
+	if e := c.core.route.endpoint; e != nil {
 		c.in.known, c.in.late = e.known(), s.undescribed
 	}
-	c.in.strict = body != nil && (c.strict || c.route.careful)
+	c.in.strict = body != nil && (c.core.strict || c.core.route.careful)
 }
 
 // runQuestion runs the handler of a question, which has questionTimeout for waiting and for its answer.
@@ -458,7 +465,7 @@ func (s *server) runQuestion(ctx context.Context, c *call) (any, error) {
 	inTime, cancel := context.WithTimeout(ctx, s.doors.timeout)
 	defer cancel()
 	defer c.endQuestion() // also when the handler panics
-	answer, err := c.route.run(inTime, c)
+	answer, err := c.core.route.run(inTime, c)
 	_, refused := errors.AsType[*refusal](err)
 	if err != nil && !refused && ctx.Err() == nil && errors.Is(inTime.Err(), context.DeadlineExceeded) {
 		return nil, fmt.Errorf("%w (%w)", errSlowQuestion, err)
@@ -469,7 +476,7 @@ func (s *server) runQuestion(ctx context.Context, c *call) (any, error) {
 // checkToken sets the caller of a call from its bearer token, or returns a refusal if the
 // route's rules refuse the token or its absence.
 func (s *server) checkToken(c *call) error {
-	if c.route.token == tokenIgnored {
+	if c.core.route.token == tokenIgnored {
 		return nil
 	}
 	token, err := bearerToken(c.request)
@@ -477,13 +484,13 @@ func (s *server) checkToken(c *call) error {
 		return err
 	}
 	if token == "" {
-		if c.route.token == tokenRequired {
+		if c.core.route.token == tokenRequired {
 			return errTokenRequired
 		}
 		return nil
 	}
-	who, err := s.authenticate(token, c.route.token == tokenLate)
-	if c.route.token == tokenRequired && c.origin.origin != "" && c.origin.account == "" {
+	who, err := s.authenticate(token, c.core.route.token == tokenLate)
+	if c.core.route.token == tokenRequired && c.origin.origin != "" && c.origin.account == "" {
 		app, failed := s.appOf(who, token, c.origin.origin)
 		if failed != nil {
 			return failed
@@ -493,13 +500,13 @@ func (s *server) checkToken(c *call) error {
 	if err != nil {
 		return err
 	}
-	c.bearer = who
-	for _, scope := range strings.Fields(c.route.scope) {
+	c.core.bearer = who
+	for _, scope := range strings.Fields(c.core.route.scope) {
 		if !who.has(scope) {
-			return errScope(c.route.scope, "The token does not have the scope "+scope+".")
+			return errScope(c.core.route.scope, "The token does not have the scope "+scope+".")
 		}
 	}
-	if c.route.ownScope != "" && (who.app != "" || who.all) && !who.has(c.route.ownScope) {
+	if c.core.route.ownScope != "" && (who.app != "" || who.all) && !who.has(c.core.route.ownScope) {
 		return nil
 	}
 	c.caller = who

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -466,6 +467,31 @@ func serveHere(b *testing.B, h http.Handler) (url string) {
 	web := httptest.NewServer(h)
 	b.Cleanup(web.Close)
 	return web.URL
+}
+
+// BenchmarkVerify_lease compares, in turn and over a real connection, how long a device waits for a lease that is kept
+// and for one that is signed for it, as with a nonce: what the cache of leases is for.
+func BenchmarkVerify_lease(b *testing.B) {
+	s := newBusyService(b)
+	_, key := s.addLicense(license{})
+	url := serveHere(b, s.server) + "/v1/widget/license/verify"
+	s.activate(key, "kitchen-1").is(200)
+	bodies := [2]string{activateBody(key, "kitchen-1"), activateBody(key, "kitchen-1", "nonce", "n")}
+	var took [2][]time.Duration
+	for b.Loop() {
+		for i, body := range bodies {
+			start := time.Now()
+			res, err := http.Post(url, "application/json", strings.NewReader(body))
+			must(b, err)
+			_, err = io.Copy(io.Discard, res.Body)
+			must(b, errors.Join(err, res.Body.Close()))
+			took[i] = append(took[i], time.Since(start))
+		}
+	}
+	kept, signed := median(took[0]), median(took[1])
+	b.ReportMetric(float64(kept)/1e3, "kept-µs")
+	b.ReportMetric(float64(signed)/1e3, "signed-µs")
+	b.ReportMetric(float64(signed)/float64(kept), "signed/kept")
 }
 
 // A hookCounter receives webhooks, counts what it gets, and answers it.

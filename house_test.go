@@ -173,6 +173,24 @@ func TestWalls_nounsNameOnlyWhatTheTableSays(t *testing.T) {
 	}
 }
 
+func TestWalls_nounsLeaveToTheCoreWhatIsTheCores(t *testing.T) {
+	t.Parallel()
+	src, found := source(t), 0
+	for _, f := range src.files {
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			if of, ok := n.(*ast.SelectorExpr); ok && of.Sel.Name == "core" {
+				if found++; nounOf(f.name) != "" {
+					t.Errorf("%s: call.core is the core's", src.at(of))
+				}
+			}
+			return true
+		})
+	}
+	if found < 50 {
+		t.Errorf("found %d uses only: the test sees too little", found)
+	}
+}
+
 // A use is a place where one file names what another declares: a function, a type, a
 // variable, a method or a field.
 type use struct {

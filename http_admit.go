@@ -15,7 +15,7 @@ import (
 
 // enter waits for the turn of a question; it is over when the handler returns. Errors: that of ctx.
 func (s *server) enter(ctx context.Context, c *call) (err error) {
-	c.leave, err = s.doors.enter(ctx, c.asker)
+	c.core.leave, err = s.doors.enter(ctx, c.core.asker)
 	return err
 }
 
@@ -32,25 +32,25 @@ func (s *server) askerOf(c *call) asker {
 
 // endQuestion gives back the place of a question, if the call has one.
 func (c *call) endQuestion() {
-	if c.leave != nil {
-		c.leave()
-		c.leave = nil
+	if c.core.leave != nil {
+		c.core.leave()
+		c.core.leave = nil
 	}
 }
 
 // finish ends the reading of a request, and gives back the memory that its body took. It returns a refusal that
 // names every wrong member and parameter; nil: all are right.
 func (c *call) finish() error {
-	if c.route.token == tokenRequired {
+	if c.core.route.token == tokenRequired {
 		c.in.refuseUnknownParameters()
 	}
 	wrong := c.in.err()
-	if !c.route.readsLater {
-		c.parsed = jsonValue{}
-		if c.idemKey == "" { // else the body is compared
-			c.body = nil
+	if !c.core.route.readsLater {
+		c.core.parsed = jsonValue{}
+		if c.core.idemKey == "" { // else the body is compared
+			c.core.body = nil
 		}
-		c.held.set(int64(len(c.body))) // less than before, which never fails
+		c.core.held.set(int64(len(c.core.body))) // less than before, which never fails
 	}
 	return wrong
 }
@@ -66,7 +66,7 @@ func (s *server) admit(ctx context.Context, c *call) error {
 	if c.isCommand() {
 		return wrong
 	}
-	if !c.route.free {
+	if !c.core.route.free {
 		if err := s.charge(c, account); err != nil {
 			return err
 		}
@@ -74,7 +74,7 @@ func (s *server) admit(ctx context.Context, c *call) error {
 	if wrong != nil {
 		return wrong
 	}
-	if c.route.question {
+	if c.core.route.question {
 		return s.enter(ctx, c)
 	}
 	return nil
@@ -151,6 +151,11 @@ func (s *server) limitAddress(limit, address string, rate int) error {
 	return errOver(v, limitNamed(addressLimit, rate), "Too many requests from this address.")
 }
 
+// limitOwnAddress is limitAddress for a call whose handler takes the limit of its route from the address itself.
+func (s *server) limitOwnAddress(c *call) error {
+	return s.limitAddress(c.core.route.ownAddress, s.address(c.request), s.anonymousRate)
+}
+
 // limitNamed returns a limit of rate requests a minute, for errOver.
 func limitNamed(name string, rate int) limitReached { return limitReached{name: name, rate: rate} }
 
@@ -162,7 +167,7 @@ func (c *call) bucket() string {
 	if c.bearsOwnToken() {
 		return bucketAccount
 	}
-	return cmp.Or(c.route.bucket, bucketAccount)
+	return cmp.Or(c.core.route.bucket, bucketAccount)
 }
 
 // charge takes a token from one of an account's buckets and sets the RateLimit headers
@@ -197,7 +202,7 @@ func (s *server) charge(c *call, account string) error {
 
 // payer notes which account a call is charged to, and returns it; without an id: none.
 func (s *server) payer(c *call, id string) (account, error) {
-	if c.account = id; id == "" {
+	if c.core.account = id; id == "" {
 		return account{}, nil
 	}
 	a, err := s.cachedAccount(id)

@@ -99,7 +99,7 @@ func (a *reply) withCookie(c *http.Cookie) *reply {
 // answer writes a handler's result: a *reply, a *staticFile, or any other value as JSON with status 200. Where there is
 // no memory for an answer, it is refused if the call only reads.
 func (s *server) answer(c *call, result any) {
-	if c.route.answers.empty == http.StatusNoContent && !c.in.dry {
+	if c.core.route.answers.empty == http.StatusNoContent && !c.in.dry {
 		result = noContent
 	}
 	var out *reply
@@ -118,8 +118,8 @@ func (s *server) answer(c *call, result any) {
 	if held <= smallAnswer {
 		held = 0
 	}
-	c.body, c.parsed = nil, jsonValue{}
-	if err := c.held.set(int64(held)); err != nil && c.route.method() == http.MethodGet {
+	c.core.body, c.core.parsed = nil, jsonValue{}
+	if err := c.core.held.set(int64(held)); err != nil && c.core.route.method() == http.MethodGet {
 		s.fail(c.response, c.request, err)
 		return
 	}
@@ -131,8 +131,8 @@ func (s *server) writeTagged(w *response, r *http.Request, a *reply) {
 	if a.tag != "" {
 		w.Header().Set("ETag", a.tag)
 		if etagMatches(r.Header.Values("If-None-Match"), a.tag) {
-			s.write(w, reply{status: http.StatusNotModified, headers: removeWhere(slices.Clone(a.headers),
-				func(h *header) bool { return h.name != "Cache-Control" && h.name != "Vary" })})
+			s.write(w, reply{status: http.StatusNotModified, headers: slices.DeleteFunc(slices.Clone(a.headers),
+				func(h header) bool { return h.name != "Cache-Control" && h.name != "Vary" })})
 			return
 		}
 	}

@@ -37,7 +37,7 @@ var (
 // dropped. Errors: malformed_header.
 func (c *call) readIdempotencyKey() error {
 	values := c.request.Header.Values("Idempotency-Key")
-	if !c.route.creates || len(values) == 0 {
+	if !c.core.route.creates || len(values) == 0 {
 		return nil
 	}
 	key := values[0]
@@ -47,9 +47,15 @@ func (c *call) readIdempotencyKey() error {
 	if len(values) > 1 || key == "" || len(key) > 255 || strings.IndexFunc(key, isNotVisible) >= 0 {
 		return &refusal{code: codeMalformedHeader}
 	}
-	c.idemKey = key
+	c.core.idemKey = key
 	return nil
 }
+
+// repeatAs has a call whose body is a text treated like one that came with an Idempotency-Key.
+func (c *call) repeatAs(key, text string) { c.core.idemKey, c.core.body = key, []byte(text) }
+
+// hasIdempotencyKey reports whether a call came with an Idempotency-Key.
+func (c *call) hasIdempotencyKey() bool { return c.core.idemKey != "" }
 
 // create runs f in a transaction. If the call has an Idempotency-Key, f's result is encrypted
 // and stored in the same transaction for a day or route.repeatable. A repeated call within that time does not run f,
@@ -60,16 +66,16 @@ func (c *call) readIdempotencyKey() error {
 func create[Res any](
 	ctx context.Context, s *server, c *call, f func(*tx) (Res, error),
 ) (res Res, err error) {
-	if c.idemKey == "" || c.in.dry {
+	if c.core.idemKey == "" || c.in.dry {
 		return enact(ctx, s, c, f)
 	}
 	keys := s.keys.Load()
-	id := keys.hash("idempotency scope", s.idempotencyCaller(c), c.route.pattern, c.idemKey)
+	id := keys.hash("idempotency scope", s.idempotencyCaller(c), c.core.route.pattern, c.core.idemKey)
 	path, _ := s.routing.Load().inBase(c.request.URL.Path) // distinguishes what the route's wildcards match
 	if account := c.in.query.Get("account_id"); account != "" {
 		path += "?account_id=" + account
 	}
-	request := keys.hash("idempotency request", path, string(c.body))
+	request := keys.hash("idempotency request", path, string(c.core.body))
 	alone := ceiling[string]{string(id), 1}
 	if s.running.add(1, alone) != nil {
 		return res, &refusal{code: codeIdempotencyInProgress, retryAfter: time.Second}
@@ -86,8 +92,8 @@ func create[Res any](
 		if any(res) != any(noContent) {
 			plain = encodeJSON(res)
 		}
-		t.storeAnswer(id, storedAnswer{request: request, sealed: keys.seal(c.idemKey, plain)},
-			cmp.Or(c.route.repeatable, 24*time.Hour))
+		t.storeAnswer(id, storedAnswer{request: request, sealed: keys.seal(c.core.idemKey, plain)},
+			cmp.Or(c.core.route.repeatable, 24*time.Hour))
 		return nil
 	})
 	if err != nil {
@@ -124,7 +130,7 @@ func (c *call) earlierAnswer(t *tx, keys *keyring, id, request []byte) (*reply, 
 	case !bytes.Equal(stored.request, request):
 		return nil, &refusal{code: codeIdempotencyKeyReused}
 	}
-	plain, err := keys.unseal(c.idemKey, stored.sealed)
+	plain, err := keys.unseal(c.core.idemKey, stored.sealed)
 	if err != nil {
 		return nil, fmt.Errorf("%w (decrypt a stored answer: %w)", errStorage, err)
 	}
@@ -151,7 +157,7 @@ func (s *server) idempotencyCaller(c *call) string {
 	case c.idemScope != "":
 		return c.idemScope
 	}
-	return "address " + c.account + " " + s.address(c.request)
+	return "address " + c.core.account + " " + s.address(c.request)
 }
 
 // replaysOf returns a call.stillTrue that gives the answer to an earlier call with the same Idempotency-Key only

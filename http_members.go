@@ -147,7 +147,7 @@ func (in *input) wrong(name, code, detail string) {
 
 // excuse takes back that members of the body are missing.
 func (in *input) excuse(names ...string) {
-	*in.errs = removeWhere(*in.errs, func(f *fieldError) bool {
+	*in.errs = slices.DeleteFunc(*in.errs, func(f fieldError) bool {
 		return f.Code == "required" && slices.Contains(names, strings.TrimPrefix(f.Pointer, "#/"))
 	})
 }
@@ -759,8 +759,8 @@ func (in *input) anyObject(name string, max int) jsonText {
 // On a route whose members may all be absent it reads an empty body of any type as {}.
 func (c *call) readBody() error {
 	r := c.request
-	if c.route.noBody && r.ContentLength == 0 {
-		c.body, c.parsed = []byte("{}"), jsonValue{kind: jsonObject}
+	if c.core.route.noBody && r.ContentLength == 0 {
+		c.core.body, c.core.parsed = []byte("{}"), jsonValue{kind: jsonObject}
 		return nil
 	}
 	// Several lines of a header mean the same as a list, which neither of these may be.
@@ -768,10 +768,10 @@ func (c *call) readBody() error {
 	coding := strings.Join(r.Header["Content-Encoding"], ", ")
 	plain := slices.Contains([]string{"", "identity"}, strings.ToLower(coding))
 	if !plain || !c.acceptsContentType(kind) {
-		c.response.Header().Set("Accept", c.route.bodyType())
+		c.response.Header().Set("Accept", c.core.route.bodyType())
 		return &refusal{code: codeMediaType}
 	}
-	if err := c.receive(); err != nil {
+	if _, err := c.receive(); err != nil {
 		return err
 	}
 	return c.parse()
@@ -781,49 +781,49 @@ const firstRead = 512 // bytes of a body that are read first, then twice as many
 
 // receive reads the bytes of the body, for which memory is held as they arrive: announcing some takes none. Errors: a
 // refusal (413, 400), errHeld; the connection is closed then, since net/http would read the rest before it answers.
-func (c *call) receive() (err error) {
-	limit := int(c.route.bodyLimit())
+func (c *call) receive() (body []byte, err error) {
+	limit := int(c.core.route.bodyLimit())
 	tooLarge := c.request.ContentLength > int64(limit)
 	for !tooLarge && err == nil {
-		n := len(c.body)
-		if n == cap(c.body) {
+		n := len(c.core.body)
+		if n == cap(c.core.body) {
 			size := min(max(firstRead, 2*n), limit+1)
-			if err = c.held.set(int64(size)); err != nil {
+			if err = c.core.held.set(int64(size)); err != nil {
 				break
 			}
-			c.body = append(make([]byte, 0, size), c.body...)
+			c.core.body = append(make([]byte, 0, size), c.core.body...)
 		}
-		n, err = c.request.Body.Read(c.body[n:cap(c.body)])
-		c.body = c.body[:len(c.body)+n]
-		tooLarge = len(c.body) > limit
+		n, err = c.request.Body.Read(c.core.body[n:cap(c.core.body)])
+		c.core.body = c.core.body[:len(c.core.body)+n]
+		tooLarge = len(c.core.body) > limit
 	}
 	switch {
 	case tooLarge:
 		err = &refusal{code: codeBodySize, detail: fmt.Sprintf("The body has more than %d KiB.", limit>>10)}
 	case err == io.EOF:
-		return nil
+		return c.core.body, nil
 	case err != errHeld:
 		err = &refusal{code: codeMalformedJSON, detail: "The body ended early."}
 	}
 	c.response.Header().Set("Connection", "close")
-	return err
+	return nil, err
 }
 
 // parse parses the body, for which memory is held until finish; if the route reads later, until the answer. Errors: a
 // refusal (400, 422), errHeld.
 func (c *call) parse() (err error) {
-	values, most := 1, cmp.Or(c.route.values, maxBodyValues)
+	values, most := 1, cmp.Or(c.core.route.values, maxBodyValues)
 	for _, before := range []byte(",[{&") { // a value or a field
-		values += bytes.Count(c.body, []byte{before})
+		values += bytes.Count(c.core.body, []byte{before})
 	}
-	if err := c.held.set(2*int64(len(c.body)) + int64(min(values, most))*memberMemory); err != nil {
+	if err := c.core.held.set(2*int64(len(c.core.body)) + int64(min(values, most))*memberMemory); err != nil {
 		return err
 	}
-	if c.route.takesForm() {
-		c.parsed, err = parseForm(c.body, cmp.Or(c.route.values, maxFields))
+	if c.core.route.takesForm() {
+		c.core.parsed, err = parseForm(c.core.body, cmp.Or(c.core.route.values, maxFields))
 		return err
 	}
-	if c.parsed, err = parseBody(c.body, most); err != nil {
+	if c.core.parsed, err = parseBody(c.core.body, most); err != nil {
 		return &refusal{code: codeMalformedJSON, detail: "The body can't be read: " + err.Error() + "."}
 	}
 	return nil
@@ -832,10 +832,13 @@ func (c *call) parse() (err error) {
 // takesForm reports whether bodies are forms.
 func (rt *route) takesForm() bool { return rt.form != "" || rt.page != "" }
 
-// takesJSON reports whether requests have a body, which is parsed as JSON.
-func (rt *route) takesJSON() bool {
-	return slices.Contains([]string{"POST", "PATCH", "PUT"}, rt.method()) && !rt.raw && !rt.takesForm()
+// takesBody reports whether requests have a body, which is parsed as a form or as JSON.
+func (rt *route) takesBody() bool {
+	return slices.Contains([]string{"POST", "PATCH", "PUT"}, rt.method()) && !rt.raw
 }
+
+// takesJSON reports whether requests have a body, which is parsed as JSON.
+func (rt *route) takesJSON() bool { return rt.takesBody() && !rt.takesForm() }
 
 // formMediaType is the Content-Type of forms.
 const formMediaType = "application/x-www-form-urlencoded"
@@ -851,12 +854,12 @@ func (rt *route) bodyType() string {
 // acceptsContentType reports whether a Content-Type is the route's, in UTF-8, or for a beacon plain
 // text in UTF-8.
 func (c *call) acceptsContentType(contentType string) bool {
-	want := c.route.bodyType()
+	want := c.core.route.bodyType()
 	if contentType == want { // the common case
 		return true
 	}
 	kind, params, err := mime.ParseMediaType(contentType)
 	charset, hasCharset := params["charset"]
-	return err == nil && (kind == want || kind == "text/plain" && c.route.beacon) &&
+	return err == nil && (kind == want || kind == "text/plain" && c.core.route.beacon) &&
 		(!hasCharset || strings.EqualFold(charset, "utf-8"))
 }

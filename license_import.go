@@ -309,7 +309,7 @@ func (im *licenseImporter) fill(in *input, cells map[string]string) {
 		}
 	}
 	if value, err := parseJSON(encodeJSON(merged)); added && err == nil {
-		in.body.members = removeWhere(in.body.members, func(m *jsonMember) bool { return m.name == "metadata" })
+		in.body.members = slices.DeleteFunc(in.body.members, func(m jsonMember) bool { return m.name == "metadata" })
 		in.body.members = append(in.body.members, jsonMember{"metadata", value})
 	}
 }

@@ -82,7 +82,7 @@ func (a *deviceAPI) leaseFor(ctx context.Context, c *call, text string) (token s
 		return "", err
 	}
 	sum := sha256.Sum256([]byte(text))
-	c.idemKey, c.body = hex.EncodeToString(sum[:]), []byte(text)
+	c.repeatAs(hex.EncodeToString(sum[:]), text)
 	res, err := a.giveSeat(ctx, c, r)
 	if err != nil {
 		return "", err

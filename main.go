@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"syscall"
@@ -69,7 +70,7 @@ var allCommands = sync.OnceValue(func() []command {
 		}
 		all = append(all, c.command(of, kinds))
 	}
-	arrange(all, func(a, b *command) int { return strings.Compare(a.name, b.name) })
+	sort.SliceStable(all, func(i, j int) bool { return all[i].name < all[j].name })
 	return slices.Concat(serveCommands, statusCommands, watchCommands, demoCommands, all, apiCommands, helpCommands)
 })
 

@@ -531,7 +531,7 @@ func (s *server) showConnected(ctx context.Context, c *call) (any, error) {
 	if who == nil {
 		return s.signinPage(c, r.own(), "", http.StatusOK)
 	}
-	if c.route.method() == http.MethodPost {
+	if c.request.Method == http.MethodPost {
 		return s.endConnected(ctx, c, r, who)
 	}
 	after, _ := onlyValue(r.query, "after")

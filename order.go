@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -371,7 +372,7 @@ func (o *order) addLines() {
 			o.VAT = append(o.VAT, vatSum{Rate: rate, Gross: gross, VAT: vatIn(gross, rate)})
 		}
 	}
-	arrange(o.VAT, func(a, b *vatSum) int { return int(a.Rate - b.Rate) })
+	sort.Slice(o.VAT, func(i, j int) bool { return o.VAT[i].Rate < o.VAT[j].Rate })
 }
 
 // payURL returns the address of the page where an order is paid. base is the current base address.

@@ -79,6 +79,19 @@ func (o *order) setGuest(who *guest) {
 // still needs those until it has ended.
 func (o *order) wantedErased() bool { return !o.WantedAt.IsZero() && o.WantedAt.Unix() == 0 }
 
+// eraseDeadlines overwrites what follows from when the guest wanted an order that has ended, if that was erased.
+func (o *order) eraseDeadlines() {
+	if o.EndedAt.IsZero() || !o.wantedErased() {
+		return
+	}
+	if !o.ReadyAt.IsZero() {
+		o.ReadyAt = o.AcceptedAt
+	}
+	if o.AcceptBy = o.CreatedAt; o.Pay == payLater {
+		o.ExpiresAt = o.CreatedAt
+	}
+}
+
 // hideWanted hides when the guest wants the order also in the times that follow from that: callers see none until
 // which it is to be accepted, nor at which it is ready, and that it expires, if it does, as if it were wanted at
 // once.

@@ -655,7 +655,7 @@ func (s *server) refundOrder(ctx context.Context, c *call, of owner, r *newRefun
 	return create(ctx, s, c, func(t *tx) (*refundAnswer, error) {
 		t.quiet()
 		w := *r
-		w.once = c.idemKey == "" && !c.forced
+		w.once = !c.hasIdempotencyKey() && !c.forced
 		o, f, err := refundOrder(t, of, c.id(), w, actorToken(c))
 		if err != nil {
 			return nil, err

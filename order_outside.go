@@ -134,11 +134,12 @@ func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
 		return nil, errOrderState(o, "It can be undone for 24 hours after it was marked: refund it instead.")
 	}
 	method := string(*o.Method)
+	t.noteRevenue(o)
 	if err := unmarkPaid(t, o); err != nil {
 		return nil, err
 	}
 	t.saveOrder(o)
-	t.noteRevenue(o.ID)
+	t.setErasure(o)
 	t.addEvent(totalEvent(o, eventOrderUnpaid, actor, "method", method))
 	return o, nil
 }

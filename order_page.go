@@ -172,7 +172,7 @@ func (a *orderPages) payPage(c *call, r *orderLink, o *order, notice string) (*r
 	if err != nil {
 		return nil, err
 	}
-	offered := removeWhere(slices.Clone(methods), func(m *offeredMethod) bool {
+	offered := slices.DeleteFunc(slices.Clone(methods), func(m offeredMethod) bool {
 		return slices.Contains(refused, m.Method)
 	})
 	switch {

@@ -574,7 +574,7 @@ func (m *orderMoney) divideFound(sent string) {
 			f.end(reasonRefused, newStamp(m.now))
 		}
 	}
-	others := removeWhere(slices.Clone(m.refunds), func(f *refund) bool { return isNew(*f) || f.ID == refused })
+	others := slices.DeleteFunc(slices.Clone(m.refunds), func(f refund) bool { return isNew(f) || f.ID == refused })
 	for i := range m.refunds {
 		if f := &m.refunds[i]; isNew(*f) {
 			parts := m.byAmount(f.Amount, others)
@@ -616,7 +616,7 @@ func (m *orderMoney) add(f *refund) {
 }
 
 // save writes the refunds that are not as they are stored, each that has ended with its event, and the order, which
-// counts them.
+// counts them, with what follows from that.
 func (m *orderMoney) save(t *tx, actor string) error {
 	for i := range m.refunds {
 		f, before := &m.refunds[i], findRefund(m.stored, m.refunds[i].ID)
@@ -632,6 +632,8 @@ func (m *orderMoney) save(t *tx, actor string) error {
 	}
 	err := m.count()
 	t.saveOrder(m.order)
+	t.setErasure(m.order)
+	t.noteRevenue(m.order)
 	return err
 }
 

@@ -95,11 +95,15 @@ func (o *order) become(state orderState, with stateEntry, now stamp) {
 		o.EndedAt, o.Capture, o.Refunded = now, false, 0 // what is given back pays for nothing
 	}
 	o.dropClosing()
+	o.eraseDeadlines()
 }
 
-// enter has an order enter a state, and writes the event. The caller saves the order.
+// enter has an order enter a state, and writes what follows from that: when its guest is to be erased, what is due of
+// it, and the event. The caller saves the order.
 func (o *order) enter(t *tx, state orderState, with stateEntry) (err error) {
 	o.become(state, with, t.now)
+	t.setErasure(o)
+	t.noteRevenue(o)
 	data := with.data
 	switch state {
 	case orderOpen:

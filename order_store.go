@@ -32,24 +32,16 @@ func (q *queries) order(o owner, id string) (*order, error) {
 // addOrder inserts an order.
 func (t *tx) addOrder(o *order) { orderTable.insert(t, o) }
 
-// saveOrder writes what can change in an order, and when its customer is to be erased.
+// saveOrder writes what can change in an order.
 func (t *tx) saveOrder(o *order) {
-	if !o.EndedAt.IsZero() && o.wantedErased() { // what follows from that goes, too
-		if !o.ReadyAt.IsZero() {
-			o.ReadyAt = o.AcceptedAt
-		}
-		if o.AcceptBy = o.CreatedAt; o.Pay == payLater {
-			o.ExpiresAt = o.CreatedAt
-		}
-	}
 	orderTable.update(t, o, `state dispute lines total vat refunded method payment_id
 		attempts capture closing outside_method outside_at expires_at accept_by authorized_at accepted_at
 		paid_at ended_at wanted_at reject_reason reject_text paid_from seller ready_at`, ` WHERE id = ?`, o.ID)
-	t.exec(`UPDATE order_customers SET erase_at = ?1 WHERE order_id = ?2 AND erase_at IS NOT ?1`,
-		o.eraseAt(), o.ID)
-	if !o.PaidAt.IsZero() {
-		t.noteRevenue(o.ID)
-	}
+}
+
+// setErasure writes when the guest of an order is to be erased, which follows from the order's state.
+func (t *tx) setErasure(o *order) {
+	t.exec(`UPDATE order_customers SET erase_at = ?1 WHERE order_id = ?2 AND erase_at IS NOT ?1`, o.eraseAt(), o.ID)
 }
 
 // saveAndLook writes what can change in an order, and has the provider of an attempt to pay it asked.

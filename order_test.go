@@ -994,7 +994,7 @@ func TestOrder_expiresInTimeAndItsGuestIsErased(t *testing.T) {
 		time.Sleep(time.Second)
 		sweep(0, 0, 2)
 		s.sql(`UPDATE orders SET state = 'paid', ended_at = created_at WHERE id = ?`, busy.ID)
-		s.changeOrder(busy.ID, func(t *tx, o *order) error { t.saveOrder(o); return nil })
+		s.changeOrder(busy.ID, func(t *tx, o *order) error { t.setErasure(o); return nil })
 		sweep(0, 0, 1)
 		if s.check(s.store.truncateWAL(time.Second)); len(traces(t, s.dir, "ada keller")) > 0 ||
 			len(traces(t, s.dir, "555 01 23")) > 0 {

@@ -123,7 +123,7 @@ func (r *reachability) note(host string, fault callFault) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.calls = removeWhere(r.calls, func(c *lastCall) bool { return c.host == host || now.Sub(c.at) > reachFor })
+	r.calls = slices.DeleteFunc(r.calls, func(c lastCall) bool { return c.host == host || now.Sub(c.at) > reachFor })
 	if len(r.calls) == reachHosts {
 		r.calls = slices.Delete(r.calls, 0, 1)
 	}

@@ -111,10 +111,11 @@ func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection s
 		a.log.Warn(faultConnected, "error", err, "connection", row.ID)
 		return errNotice
 	}
-	if err := c.receive(); err != nil {
+	body, err := c.receive()
+	if err != nil {
 		return err
 	}
-	notice, err := a.payments.providers[name].notice(conn, c.request, c.body, a.now())
+	notice, err := a.payments.providers[name].notice(conn, c.request, body, a.now())
 	if err != nil {
 		return err
 	}

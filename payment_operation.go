@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"sort"
 	"strconv"
 	"sync"
 	"time"
@@ -641,7 +642,7 @@ func (w *paymentWorker) startDue(ctx context.Context) {
 		w.log.Warn(faultPaymentsRead, "error", err)
 		return
 	}
-	arrange(due, func(a, b *duePayment) int { return min(a.polls, 1) - min(b.polls, 1) })
+	sort.SliceStable(due, func(i, j int) bool { return due[i].polls == 0 && due[j].polls > 0 })
 	for _, d := range due {
 		switch {
 		case w.full():

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -489,7 +490,7 @@ func (s *settlement) adoptRefunds() {
 			s.undone = true
 		}
 	}
-	arrange(s.refunds, func(a, b *refund) int { return strings.Compare(a.ID, b.ID) })
+	sort.SliceStable(s.refunds, func(i, j int) bool { return s.refunds[i].ID < s.refunds[j].ID })
 	p := s.payment
 	if p.Refunded <= s.balance().back {
 		p.RefundsDifferSince = stamp{}

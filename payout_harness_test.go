@@ -332,7 +332,7 @@ func (k *till) dispute(of ledgerRow, amount, fee int64) ledgerRow {
 				d.State, d.ClosedAt = disputeWon, t.now
 			}
 			t.saveDispute(d)
-			t.saveOrder(o)
+			t.noteRevenue(o)
 			return nil
 		})
 	}

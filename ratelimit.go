@@ -333,7 +333,7 @@ func (h *lookupHistory) forgotten(since time.Duration) bool {
 // add adds a failure and drops those that are older than lookupWindow. It reports whether the same
 // key was already there, in which case only its time changes.
 func (h *lookupHistory) add(f failedLookup) (repeated bool) {
-	h.failures = removeWhere(h.failures, func(old *failedLookup) bool {
+	h.failures = slices.DeleteFunc(h.failures, func(old failedLookup) bool {
 		if f.at-old.at >= lookupWindow {
 			return true
 		}

@@ -106,7 +106,7 @@ type turnContext struct {
 }
 
 func (c turnContext) Done() <-chan struct{} {
-	if c.question.leave == nil {
+	if c.question.core.leave == nil {
 		return c.Context.Done()
 	}
 	ended := make(chan struct{})
@@ -115,7 +115,7 @@ func (c turnContext) Done() <-chan struct{} {
 }
 
 func (c turnContext) Err() error {
-	if c.question.leave == nil {
+	if c.question.core.leave == nil {
 		return c.Context.Err()
 	}
 	return context.Canceled

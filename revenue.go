@@ -178,7 +178,7 @@ func addFigures(all []figure) (sums []figure) {
 		sums[at].Gross += f.Gross
 		sums[at].VAT += f.VAT
 	}
-	return removeWhere(sums, func(f *figure) bool { return f.Gross == 0 && f.VAT == 0 })
+	return slices.DeleteFunc(sums, func(f figure) bool { return f.Gross == 0 && f.VAT == 0 })
 }
 
 // negated returns figures with the opposite sign.
@@ -443,10 +443,12 @@ func (p *paidOrder) dueDispute(d *dispute) dueFact {
 // An accountDay names a row of revenue_days.
 type accountDay struct{ account, date, currency string }
 
-// noteRevenue has what is due of an order recorded at the end of the job. Whoever changes an order that is paid, or
-// was, calls it.
-func (t *tx) noteRevenue(orderID string) {
-	t.atEnd("revenue "+orderID, func() error { return recordRevenue(t, orderID) })
+// noteRevenue has what is due of an order that was paid recorded at the end of the job. Whoever changes its state or
+// its refunds calls it; of its disputes the settlement, which saves the refunds, too.
+func (t *tx) noteRevenue(o *order) {
+	if id := o.ID; !o.PaidAt.IsZero() {
+		t.atEnd("revenue "+id, func() error { return recordRevenue(t, id) })
+	}
 }
 
 // recordRevenue records what is due of an order. If that can't be told, the order waits in the backlog, and what else

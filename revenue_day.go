@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -197,7 +198,7 @@ func changeZone(t *tx, accountID string, before, after accountSettings) error {
 	}
 	from := dateAfter(calendar.dateOf(t.exact))
 	t.removeZones(accountID, from)
-	spans = removeWhere(spans, func(s *zoneSpan) bool { return s.From >= from })
+	spans = slices.DeleteFunc(spans, func(s zoneSpan) bool { return s.From >= from })
 	if last := spans[len(spans)-1]; last.Zone == after.Zone && last.CutOff == after.CutOff {
 		return nil // changed back
 	}

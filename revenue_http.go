@@ -1,11 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"time"
 )
 
@@ -213,7 +213,7 @@ func revenueDays(q *queries, accountID string, from, to, now time.Time) ([]reven
 		d.Totals = totals[accountDay{accountID, k.Date, k.Currency}]
 		days = append(days, d)
 	}
-	arrange(days, func(a, b *revenueDay) int { return cmp.Compare(b.Date, a.Date) })
+	sort.SliceStable(days, func(i, j int) bool { return days[i].Date > days[j].Date })
 	return days, err
 }
 

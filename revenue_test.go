@@ -126,7 +126,7 @@ func (h *revenueHistory) move(t *tx, id string) error {
 			d.Taken = d.Amount
 		}
 		t.saveDispute(&d)
-		t.saveOrder(o) // as a settlement does
+		t.noteRevenue(o) // as a settlement does
 	case kind == 4 && o.State == orderPaid && o.paidOutside() && o.Refunded == 0:
 		if _, err = undoPaid(t, anyAccount, id, anActor); t.exact.After(o.EndedAt.Add(outsideFor)) {
 			return nil // it is too late
@@ -144,6 +144,7 @@ func chargedByTwint(t *tx, o *order) error {
 	o.AcceptBy = t.now.after(time.Hour)
 	_, err := t.try(`UPDATE payments SET method = 'twint', captured_at = ? WHERE id = ?`, t.now, *o.PaymentID)
 	t.saveOrder(o)
+	t.noteRevenue(o)
 	return errors.Join(err, capturedAll(t, o))
 }
 

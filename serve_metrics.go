@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"syscall"
@@ -175,11 +176,13 @@ func (m *metrics) lastMinute(now time.Time) (answers []routeCount, refusals []re
 		n, _ := c.sums(step)
 		refusals = append(refusals, refusalCount{code, n, c.all})
 	}
-	arrange(answers, func(a, b *routeCount) int {
-		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Route, b.Route), a.Status-b.Status)
+	sort.Slice(answers, func(i, j int) bool {
+		a, b := &answers[i], &answers[j]
+		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Route, b.Route), a.Status-b.Status) < 0
 	})
-	arrange(refusals, func(a, b *refusalCount) int {
-		return cmp.Or(cmp.Compare(b.SinceStart, a.SinceStart), strings.Compare(a.Code, b.Code))
+	sort.Slice(refusals, func(i, j int) bool {
+		a, b := &refusals[i], &refusals[j]
+		return cmp.Or(cmp.Compare(b.SinceStart, a.SinceStart), strings.Compare(a.Code, b.Code)) < 0
 	})
 	return answers, refusals
 }
@@ -262,12 +265,12 @@ const (
 // callerOf returns who is counted as having sent a call.
 func callerOf(c *call) callerKey {
 	switch {
-	case c.bearer != nil && c.bearer.claims.isDevice():
-		return callerKey{c.bearer.claims.Subject, clientDevices}
-	case c.bearer != nil:
-		return callerKey{c.bearer.claims.Subject, c.bearer.claims.ClientID}
-	case c.account != "":
-		return callerKey{c.account, cmp.Or(c.route.bucket, clientAnonymous)}
+	case c.core.bearer != nil && c.core.bearer.claims.isDevice():
+		return callerKey{c.core.bearer.claims.Subject, clientDevices}
+	case c.core.bearer != nil:
+		return callerKey{c.core.bearer.claims.Subject, c.core.bearer.claims.ClientID}
+	case c.core.account != "":
+		return callerKey{c.core.account, cmp.Or(c.core.route.bucket, clientAnonymous)}
 	}
 	return callerKey{}
 }
@@ -293,9 +296,10 @@ func (m *metrics) mostCallers(now time.Time, limit int) (all []callerRow) {
 				LastMinute: minute, LastHour: hour})
 		}
 	}
-	arrange(all, func(a, b *callerRow) int {
+	sort.Slice(all, func(i, j int) bool {
+		a, b := &all[i], &all[j]
 		return cmp.Or(cmp.Compare(b.LastHour, a.LastHour), cmp.Compare(b.LastMinute, a.LastMinute),
-			strings.Compare(a.AccountID, b.AccountID), strings.Compare(a.Client, b.Client))
+			strings.Compare(a.AccountID, b.AccountID), strings.Compare(a.Client, b.Client)) < 0
 	})
 	rest := callerRow{Client: clientOthers}
 	if rest.LastMinute, rest.LastHour = m.others.sums(step); rest.LastHour > 0 || len(all) > limit {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"syscall"
@@ -336,7 +337,7 @@ func (r *statusReport) readAll(v *statusView, failed error) {
 			r.found = append(r.found, foundTrouble{t, f})
 		}
 	}
-	arrange(r.found, compareTroubles)
+	sort.SliceStable(r.found, func(i, j int) bool { return compareTroubles(&r.found[i], &r.found[j]) < 0 })
 }
 
 // look looks for a trouble; see trouble.

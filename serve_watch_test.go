@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"testing"
@@ -240,7 +241,7 @@ func TestWatch_hasWhatRingsFirstThenMoneyThenAge(t *testing.T) {
 		found = append(found, foundTrouble{&trouble{kind: fmt.Sprint(i), urgency: f.urgency, money: f.money},
 			occurrence{Count: 1, Since: f.since}})
 	}
-	arrange(found, compareTroubles)
+	sort.SliceStable(found, func(i, j int) bool { return compareTroubles(&found[i], &found[j]) < 0 })
 	order := ""
 	for _, f := range found {
 		order += f.kind

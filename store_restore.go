@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 )
@@ -61,19 +62,19 @@ func keptCopies(db string) []keptCopy {
 			add(copyOfUpgrade, file)
 		}
 	}
-	all = removeWhere(all, func(kept *keptCopy) bool { return kept.File == db })
-	newestFirst := func(a, b *keptCopy) int {
-		if n := b.LastEventAt.Compare(a.LastEventAt.Time); n != 0 {
-			return n
-		}
-		return strings.Compare(b.File, a.File)
+	all = slices.DeleteFunc(all, func(kept keptCopy) bool { return kept.File == db })
+	sortNewestFirst := func(some []keptCopy) {
+		sort.Slice(some, func(i, j int) bool {
+			a, b := &some[i], &some[j]
+			return cmp.Or(b.LastEventAt.Compare(a.LastEventAt.Time), strings.Compare(b.File, a.File)) < 0
+		})
 	}
-	arrange(all, newestFirst)
+	sortNewestFirst(all)
 	copies := len(all)
 	for _, file := range asideOf(db) {
 		add(copyAside, file)
 	}
-	arrange(all[copies:], newestFirst)
+	sortNewestFirst(all[copies:])
 	for i := range all {
 		all[i].Number = i + 1
 	}

@@ -16,7 +16,6 @@ import (
 	"math"
 	"path"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -240,16 +239,34 @@ func embedded(name string) string {
 	return text.String()
 }
 
-// dictionaryOf returns the dictionary with which a file is compressed: a page in Markdown says what that in HTML does.
-// read returns the text of a file.
+// models are pairs of the names of some embedded files and that of one which has many of their words.
+var models = [][2]string{
+	{"docs/calls-*.html", "docs/calls-leads.html"},
+	{"docs/*.html", "docs/orders.html"},
+	{"web/*.html", "web/books.html"},
+	{"web/text_*.json", "web/text_en.json"},
+}
+
+// dictionaryOf returns the dictionary with which a file is compressed, as much of another file as a reference can
+// reach: for a page that of its model; for its twin in Markdown, which says the same, that of the page. read returns
+// the text of a file.
 func dictionaryOf(name string, read func(name string) string) []byte {
-	page, inMarkdown := strings.CutSuffix(name, ".md")
-	if !inMarkdown || !strings.HasPrefix(page, "docs/") {
-		return nil
+	const reach = 32 << 10
+	if twin, inMarkdown := strings.CutSuffix(name, ".md"); inMarkdown {
+		page := strings.TrimSuffix(strings.TrimRight(twin, "0123456789"), "-")
+		text := read(page + ".html")
+		if page == twin {
+			return []byte(text[:min(len(text), reach)])
+		}
+		return []byte(text[max(0, len(text)-reach):]) // a later part of the twin
 	}
-	page = strings.TrimSuffix(strings.TrimRight(page, "0123456789"), "-") // of which it may be the second part
-	text := read(page + ".html")
-	return []byte(text[max(0, len(text)-32<<10):]) // as far back as a reference can point
+	for _, model := range models {
+		if is, _ := path.Match(model[0], name); is && name != model[1] {
+			text := read(model[1])
+			return []byte(text[:min(len(text), reach)])
+		}
+	}
+	return nil
 }
 
 // makeRoom removes an arbitrary entry of a map that has max of them, unless it has one of the key already.
@@ -261,38 +278,6 @@ func makeRoom[K comparable, V any](m map[K]V, key K, max int) {
 		delete(m, other)
 		return
 	}
-}
-
-// arrange puts rows in an order; those that are equal in it stay as they were. It sorts their indexes: slices.SortFunc
-// would be one more copy of its whole algorithm in the program for each type of rows, some 10 KB.
-func arrange[T any](rows []T, order func(a, b *T) int) {
-	before := slices.Clone(rows)
-	for to, i := range arranged(len(rows), func(i, j int) int { return order(&before[i], &before[j]) }) {
-		rows[to] = before[i]
-	}
-}
-
-// arranged returns the indexes of n rows in an order.
-func arranged(n int, order func(i, j int) int) []int {
-	from := make([]int, n)
-	for i := range from {
-		from[i] = i
-	}
-	slices.SortStableFunc(from, order)
-	return from
-}
-
-// removeWhere is slices.DeleteFunc for rows that are large, which that copies three times in its code for each type.
-func removeWhere[T any](rows []T, is func(*T) bool) []T {
-	kept := 0
-	for i := range rows {
-		if !is(&rows[i]) {
-			rows[kept] = rows[i]
-			kept++
-		}
-	}
-	clear(rows[kept:])
-	return rows[:kept]
 }
 
 // later returns the later of two times.

@@ -160,7 +160,7 @@ func (a *widgetAPI) answerStats(ctx context.Context, c *call, q *statsQuery) (*r
 				return q.answer(c, body), nil
 			}
 		}
-		if err := a.limitAddress(c.route.ownAddress, a.address(c.request), a.anonymousRate); err != nil {
+		if err := a.limitOwnAddress(c); err != nil {
 			return nil, err
 		}
 	}
