@@ -1,38 +1,12 @@
 package main
 
 import (
-	"database/sql/driver"
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 )
-
-// jsonColumn is a column that holds a JSON value, or NULL for a pointer or a slice that is nil.
-type jsonColumn[T any] struct{ to *T }
-
-// Value implements driver.Valuer.
-func (c jsonColumn[T]) Value() (driver.Value, error) {
-	text, err := json.Marshal(*c.to)
-	if string(text) == "null" {
-		return nil, err
-	}
-	return string(text), err
-}
-
-// Scan implements sql.Scanner.
-func (c jsonColumn[T]) Scan(v any) error {
-	*c.to = *new(T)
-	switch v := v.(type) {
-	case nil:
-		return nil
-	case string:
-		return json.Unmarshal([]byte(v), c.to)
-	}
-	return fmt.Errorf("a JSON value is stored as %T", v)
-}
 
 // booksAppTable describes the table books_apps.
 var booksAppTable = newTable("books_apps", "a", func(a *booksApp) []field {
@@ -118,7 +92,7 @@ var bookConnectionTable = newTable("books_connections", "b", func(c *bookConnect
 		{`(SELECT json_group_array(json_object('before', w.before_date,
 			'outside', json(iif(w.outside, 'true', 'false')), 'tests', json(iif(w.tests, 'true', 'false')))
 			ORDER BY w.before_date)
-			FROM books_switches w WHERE w.connection_id = b.id)`, jsonList[formerSwitches]{&c.Former}}}...)
+			FROM books_switches w WHERE w.connection_id = b.id)`, jsonColumn[[]formerSwitches]{&c.Former}}}...)
 })
 
 // bookConnection returns a connection of an owner, in use or removed, or errBooksConnection.
@@ -261,7 +235,7 @@ var exportTable = newTable("books_exports", "x", func(x *bookExport) []field {
 	return []field{{"id", &x.ID}, {"connection_id", &x.ConnectionID}, {"account_id", &x.AccountID}, {"date", &x.Date},
 		{"currency", &x.Currency}, {"revision", &x.Revision}, {"reverses", &x.Reverses}, {"entry_date", &x.EntryDate},
 		{"state", &x.State}, {"reason", &x.Reason}, {"detail", &x.Detail}, {"sync_key", &x.SyncKey},
-		{"entry", (*optionalJSON)(&x.Entry)}, {"request", &x.Request}, {"entry_id", &x.EntryID},
+		{"entry", jsonColumn[json.RawMessage]{&x.Entry}}, {"request", &x.Request}, {"entry_id", &x.EntryID},
 		{entryURL(), &x.EntryURL},
 		{"attempts", &x.Attempts}, {"changes", &x.Changes}, {"due_at", &x.DueAt},
 		{"held_at", &x.HeldAt}, {"created_at", &x.CreatedAt}, {"sent_at", &x.SentAt}, {"posted_at", &x.PostedAt},
