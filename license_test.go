@@ -425,7 +425,7 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 		}
 		c := &verdictQuestion{
 			l: license{State: "active",
-				terms: terms{Product: "kds", MaxDevices: ptr(3), Entitlements: codeList{"kds"}}},
+				terms: terms{Product: "kds", MaxDevices: ptr(3), Entitlements: []string{"kds"}}},
 			d:       &device{State: deviceActive},
 			product: "kds", hasDevice: true, entitlements: []string{"kds"},
 			now: time.Now(),

@@ -458,7 +458,7 @@ type listedPayment struct {
 
 	// The provider's id of it: Stripe's PaymentIntent, Vipps' pspReference, or null: it is not known yet.
 	IntentID  *string  `json:"intent_id"`
-	RefundIDs codeList `json:"refund_ids"` // The provider's ids of its refunds that did not fail.
+	RefundIDs []string `json:"refund_ids"` // The provider's ids of its refunds that did not fail.
 	CreatedAt stamp    `json:"created_at"` // When it began.
 
 	// When its money was captured, as the provider says; or was seen to be, if it does not say; or null: it was not.
@@ -474,7 +474,8 @@ var listedPaymentTable = newTable("payments", "p", func(p *listedPayment) []fiel
 		{"method", &p.Method}, {"state", &p.State}, {"reason", &p.Reason}, {"currency", &p.Currency},
 		{"amount", &p.Amount}, {"captured", &p.Captured}, {"refunded", &p.Refunded}, {"intent_id", &p.IntentID},
 		{`(SELECT json_group_array(f.provider_id) FROM refunds f
-			WHERE f.payment_id = p.id AND f.provider_id IS NOT NULL AND f.state <> 'failed')`, &p.RefundIDs},
+			WHERE f.payment_id = p.id AND f.provider_id IS NOT NULL AND f.state <> 'failed')`,
+			jsonColumn[[]string]{&p.RefundIDs}},
 		{"created_at", &p.CreatedAt}, {"captured_at", &p.CapturedAt}, {paidOut, &p.PayoutID}}
 }, "JOIN orders o ON o.id = p.order_id")
 

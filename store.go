@@ -174,7 +174,14 @@ type field struct {
 func fieldsOf(members []member) []field {
 	all := make([]field, len(members), len(members)+20) // room for the columns of a table that are no members
 	for i, m := range members {
-		all[i] = field{m.name, m.at}
+		switch at := m.at.(type) {
+		case *[]string:
+			all[i] = field{m.name, jsonColumn[[]string]{at}}
+		case *json.RawMessage:
+			all[i] = field{m.name, jsonColumn[json.RawMessage]{at}}
+		default:
+			all[i] = field{m.name, at}
+		}
 	}
 	return all
 }
@@ -749,26 +756,6 @@ func (t *tx) storedAnswer(id []byte) (a storedAnswer, err error) {
 func (t *tx) storeAnswer(id []byte, a storedAnswer, life time.Duration) {
 	t.exec(`INSERT OR REPLACE INTO idempotency (id, request, answer, expires_at)
 		VALUES (?, ?, ?, ?)`, id, a.request, a.sealed, t.now.after(life))
-}
-
-// A codeList is a list of codes, kept as a JSON array.
-type codeList []string
-
-// Value implements driver.Valuer.
-func (c codeList) Value() (driver.Value, error) { return jsonColumn[[]string]{(*[]string)(&c)}.Value() }
-
-// Scan implements sql.Scanner.
-func (c *codeList) Scan(v any) error { return jsonColumn[[]string]{(*[]string)(c)}.Scan(v) }
-
-// jsonText is a JSON text column.
-type jsonText json.RawMessage
-
-// Value implements driver.Valuer.
-func (j jsonText) Value() (driver.Value, error) { return string(j), nil }
-
-// Scan implements sql.Scanner.
-func (j *jsonText) Scan(v any) error {
-	return jsonColumn[json.RawMessage]{(*json.RawMessage)(j)}.Scan(v)
 }
 
 // requireRow takes the result of exec and returns errNotFound when no row was changed.
