@@ -491,15 +491,22 @@ func (q *queries) openBooks() ([]*bookConnection, error) {
 		bookConnectionTable.destNew)
 }
 
-// payoutsToSend returns up to limit payouts that a connection sends automatically, that were read, or never can be, and
-// have arrived by a date, and that have no export yet. It reads all payouts of the account since the first day.
-func (q *queries) payoutsToSend(c *bookConnection, today businessDate, limit int) ([]payout, error) {
-	return payoutTable.all(q, `WHERE p.account_id = ?1 AND p.arrival_date BETWEEN ?2 AND ?3
-		AND (p.read_at IS NOT NULL OR NOT p.automatic)
-		AND (?4 OR (SELECT k.live FROM payment_connections k WHERE k.id = p.connection_id))
+// payoutsToSend returns up to limit payouts that have arrived by a date, that a connection sends automatically
+// (bookConnection.wantsPayout) and that have no export yet. It reads all payouts of the account since the first day.
+func (q *queries) payoutsToSend(c *bookConnection, today businessDate, limit int) (arrived []payout, err error) {
+	err = q.each(payoutTable.query+`WHERE p.account_id = ? AND p.arrival_date BETWEEN ? AND ?
 		AND NOT EXISTS (SELECT 1 FROM books_exports x
-			WHERE x.payout_id = p.id AND x.connection_id = ?5 AND x.part = 'payout')
-		ORDER BY p.arrival_date LIMIT ?6`, c.AccountID, c.PayoutsFrom, today, c.Tests, c.ID, limit)
+			WHERE x.payout_id = p.id AND x.connection_id = ? AND x.part = 'payout')
+		ORDER BY p.arrival_date`, []any{c.AccountID, c.PayoutsFrom, today, c.ID},
+		func(scan func(...any) error) error {
+			var p payout
+			err := scan(payoutTable.dest(&p)...)
+			if len(arrived) < limit && c.wantsPayout(&p) {
+				arrived = append(arrived, p)
+			}
+			return err
+		})
+	return arrived, err
 }
 
 // payoutsToUndo returns up to limit payouts that have failed after a connection had booked them as on their way, which
