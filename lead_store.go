@@ -118,7 +118,7 @@ func (s *store) changeLeads(
 		done    int
 		changed int64
 	}
-	end, err := inParts(ctx, s.writer, func(t *tx, at progress) (progress, bool, error) {
+	end, err := inParts(ctx, s.writer, progress{}, func(t *tx, at progress) (progress, bool, error) {
 		next := min(at.done+leadsAtOnce, len(numbers))
 		return progress{next, at.changed + change(t, numbers[at.done:next])}, next < len(numbers), nil
 	})

@@ -349,7 +349,7 @@ func limitTransfers(ctx context.Context, st *store, o owner, dryRun bool, actor 
 	if err != nil || dryRun {
 		return len(ids), err
 	}
-	return inParts(ctx, st.writer, func(t *tx, done int) (int, bool, error) {
+	return inParts(ctx, st.writer, 0, func(t *tx, done int) (int, bool, error) {
 		next := min(done+maxTransitions, len(ids))
 		for _, id := range ids[done:next] {
 			l, err := t.license(anyAccount, id)
