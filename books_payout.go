@@ -16,12 +16,11 @@ func payoutSubject(p *payout, part bookPart, date businessDate) newSubject {
 	return newSubject{exportSubject{Date: date, Currency: p.Currency, PayoutID: &p.ID, Part: &part}, key}
 }
 
-// wantsPayout reports whether a payout that has arrived is to be sent to the books on its own: when it is known what is
-// in it, or never will be, and where the switches of its day say so. As for the sums of days (see wants), it alone
-// decides that.
+// wantsPayout reports whether a payout belongs in the books of a connection, as wants does for a sum of a day: by the
+// switches of the day on which it arrives. It alone decides that.
 func (c *bookConnection) wantsPayout(p *payout) bool {
 	_, tests := c.switchesOn(*p.ArrivalDate)
-	return !p.isUnread() && (p.Live || tests)
+	return p.Live || tests
 }
 
 // payoutSubjects returns what toSend has of payouts. What undoes one is dated today.

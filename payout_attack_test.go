@@ -322,7 +322,7 @@ func TestPayout_ofTestKeysIsBookedFromTheDayOfTheSwitch(t *testing.T) {
 			return second(requestPayout(t, ownedBy(k.account), k.books, k.payout(asked).ID))
 		})
 		k.book()
-		k.posted(after, partPayout, "1580 -700, 1590 690, 6570 10")
+		k.posted(after, partPayout, "1580 -10, 1580 -690, 1590 690, 6570 10")
 		equal(t, "exports of the one before", len(k.exports(before, partPayout)), 0)
 		k.booked(asked, partPayout, exportWaiting)
 	})
