@@ -492,7 +492,8 @@ func (q *queries) openBooks() ([]*bookConnection, error) {
 }
 
 // payoutsToSend returns up to limit payouts that a connection sends automatically (bookConnection.wantsPayout), that
-// have arrived by a date, and were read or never can be, and that have no export yet. It reads all payouts of the account since the first day.
+// have arrived by a date, and were read or never can be, and that have no export yet. It reads all payouts of the
+// account since the first day.
 func (q *queries) payoutsToSend(c *bookConnection, today businessDate, limit int) (arrived []payout, err error) {
 	err = q.each(payoutTable.query+`WHERE p.account_id = ? AND p.arrival_date BETWEEN ? AND ?
 		AND NOT EXISTS (SELECT 1 FROM books_exports x

@@ -273,12 +273,16 @@ var appTokenTable = newTable("app_tokens", "t", func(r *appToken) []field {
 }, `JOIN accounts a ON a.id = t.account_id JOIN apps p ON p.id = t.app_id JOIN accounts o ON o.id = p.account_id
 	LEFT JOIN grants g ON g.id = t.grant_id`)
 
-// usableAppToken returns the row of an application's access token that works: it is not revoked, its grant has not
-// ended, its application is not removed, and neither its account nor the application's owner is closed. Its scope
-// is reduced to what the application is still registered for. Errors: errNotFound.
+// actsStill is the SQL condition for what an application (p) has of an account (a), perhaps by a grant (g): neither
+// that account nor the one that owns the application (o) is closed, the application is not removed, and the grant has
+// not ended.
+const actsStill = `a.closed_at IS NULL AND o.closed_at IS NULL AND p.removed_at IS NULL AND g.ended_at IS NULL`
+
+// usableAppToken returns the row of an application's access token that works: it is not revoked, and the
+// application acts for its account still. Its scope is reduced to what the application is still registered for.
+// Errors: errNotFound.
 func (q *queries) usableAppToken(jti string) (*appToken, error) {
-	r, err := appTokenTable.one(q, `WHERE t.id = ? AND t.revoked_at IS NULL AND a.closed_at IS NULL
-		AND o.closed_at IS NULL AND p.removed_at IS NULL AND g.ended_at IS NULL`, jti)
+	r, err := appTokenTable.one(q, `WHERE t.id = ? AND t.revoked_at IS NULL AND `+actsStill, jti)
 	if err != nil {
 		return nil, err
 	}

@@ -187,8 +187,8 @@ func (q *queries) mayGet(webhookID string, kind eventType) (bool, error) {
 	err := q.one(`SELECT x.app_id, coalesce(g.scope, p.own_scope, ''), coalesce(p.scope, '')
 		FROM webhooks w JOIN accounts a ON a.id = w.account_id LEFT JOIN app_webhooks x ON x.webhook_id = w.id
 		LEFT JOIN apps p ON p.id = x.app_id LEFT JOIN accounts o ON o.id = p.account_id
-		LEFT JOIN grants g ON g.id = x.grant_id WHERE w.id = ? AND a.closed_at IS NULL AND o.closed_at IS NULL
-		AND p.removed_at IS NULL AND g.ended_at IS NULL`, []any{webhookID}, &appID, &agreed, &registered)
+		LEFT JOIN grants g ON g.id = x.grant_id WHERE w.id = ? AND `+actsStill,
+		[]any{webhookID}, &appID, &agreed, &registered)
 	if err != nil || appID == nil {
 		return err == nil, except(err, errNotFound)
 	}
