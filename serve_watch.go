@@ -180,11 +180,13 @@ type watchTarget struct {
 
 // readWatchFile reads the addresses. The error never has one in it.
 func readWatchFile(f *os.File) (w watchTarget, err error) {
+	if err := checkPrivate(f); err != nil {
+		return w, err
+	}
 	fields := map[string]*string{"ntfy": &w.ntfy, "webhook": &w.webhook, "token": &w.token, "ping": &w.ping}
-	if err = checkPrivate(f); err == nil {
-		var text string
-		text, err = readSecretText(f)
-		err = cmp.Or(err, parseSecretLines(fields, text))
+	text, err := readSecretText(f)
+	if err == nil {
+		err = parseSecretLines(fields, text)
 	}
 	for name, value := range fields {
 		if err == nil && name != "token" && *value != "" && !isWatchAddress(*value) {
