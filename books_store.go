@@ -510,13 +510,16 @@ func (q *queries) payoutsToSend(c *bookConnection, today businessDate, limit int
 	return arrived, err
 }
 
+// isBooked is the SQL condition for an export (x) whose entry is in the books and takes back no other.
+const isBooked = `x.state = 'posted' AND x.reverses IS NULL`
+
 // payoutsToUndo returns up to limit payouts that have failed after a connection had booked them as on their way, which
 // nothing takes back yet.
 func (q *queries) payoutsToUndo(c *bookConnection, limit int) ([]payout, error) {
 	return payoutTable.all(q, `WHERE p.account_id = ?1 AND p.ended_at IS NOT NULL
 		AND EXISTS (SELECT 1 FROM books_exports x, json_each(x.entry, '$.lines') l
-			WHERE x.payout_id = p.id AND x.connection_id = ?2 AND x.part = 'payout' AND x.state = 'posted'
-			AND x.reverses IS NULL AND l.value ->> 'transfer')
+			WHERE x.payout_id = p.id AND x.connection_id = ?2 AND x.part = 'payout' AND `+isBooked+`
+			AND l.value ->> 'transfer')
 		AND NOT EXISTS (SELECT 1 FROM books_exports x
 			WHERE x.payout_id = p.id AND x.connection_id = ?2 AND x.part = 'undo')
 		LIMIT ?3`, c.AccountID, c.ID, limit)
@@ -537,7 +540,7 @@ func (q *queries) unbookedDays(
 		AND (f.seq IS NOT NULL OR (SELECT sum(j.amount) FROM payout_items j
 			WHERE j.payment_id = i.payment_id AND j.payout_id = ?1) <> 0)
 		AND NOT EXISTS (SELECT 1 FROM books_exports x WHERE x.connection_id = ?2 AND x.payout_id IS NULL
-			AND x.state = 'posted' AND x.reverses IS NULL AND x.date = f.date AND x.currency = f.currency)`,
+			AND `+isBooked+` AND x.date = f.date AND x.currency = f.currency)`,
 		[]any{payoutID, c.ID}, func(d *revenueDayKey) []any { return []any{&d.Date, &d.Currency} })
 	if err == nil && len(days) > 0 {
 		first, err = oneValue[businessDate](q, `SELECT coalesce(min(x.date), '') FROM books_exports x
