@@ -28,7 +28,8 @@ func (q *queries) cardMoves(accountID, connectionID, currency string) ([]cardMov
 // bookedDays returns the business days whose vouchers in a currency a connection's books have.
 func (q *queries) bookedDays(connectionID, currency string) ([]businessDate, error) {
 	return collect(q, `SELECT x.date FROM books_exports x
-		WHERE x.connection_id = ? AND x.currency = ? AND x.payout_id IS NULL AND `+isBooked, []any{connectionID, currency},
+		WHERE x.connection_id = ? AND x.currency = ? AND x.payout_id IS NULL AND `+isBooked,
+		[]any{connectionID, currency},
 		func(d *businessDate) []any { return []any{d} })
 }
 
