@@ -29,8 +29,7 @@ func (q *queries) cardMoves(accountID, connectionID, currency string) ([]cardMov
 func (q *queries) bookedDays(connectionID, currency string) ([]businessDate, error) {
 	return collect(q, `SELECT x.date FROM books_exports x
 		WHERE x.connection_id = ? AND x.currency = ? AND x.payout_id IS NULL AND `+isBooked,
-		[]any{connectionID, currency},
-		func(d *businessDate) []any { return []any{d} })
+		[]any{connectionID, currency}, func(d *businessDate) []any { return []any{d} })
 }
 
 // notPaidOut returns what was captured, given back and disputed of an account's payments before a time and is in no
