@@ -289,7 +289,8 @@ func (c *bookConnection) members() []member {
 		// Whether what was paid outside is sent too, which a till usually books: of business days from the present one
 		// on.
 		{name: "outside", at: &c.Outside},
-		// Whether what was paid with test keys is sent too: of business days from the present one on.
+		// Whether what was paid with test keys is sent too: of business days from the present one on, and of payouts
+		// that arrive on these.
 		{name: "tests", at: &c.Tests},
 	}
 }

@@ -105,7 +105,7 @@ func booksAppSet(e *env) error {
 	}
 	var app appSecrets
 	fields := map[string]*string{"client_id": &app.clientID, "client_secret": &app.clientSecret}
-	if err := parseSecretLines(fields, text); err != nil {
+	if err := parseAllSecrets(fields, text); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	_, keys, err := e.loadKeys()

@@ -16,6 +16,13 @@ func payoutSubject(p *payout, part bookPart, date businessDate) newSubject {
 	return newSubject{exportSubject{Date: date, Currency: p.Currency, PayoutID: &p.ID, Part: &part}, key}
 }
 
+// wantsPayout reports whether a payout belongs in the books of a connection, as wants does for a sum of a day: by the
+// switches of the day on which it arrives. It alone decides that.
+func (c *bookConnection) wantsPayout(p *payout) bool {
+	_, tests := c.switchesOn(*p.ArrivalDate)
+	return p.Live || tests
+}
+
 // payoutSubjects returns what toSend has of payouts. What undoes one is dated today.
 func (q *queries) payoutSubjects(c *bookConnection, today businessDate) (all []newSubject, err error) {
 	arrived, err := q.payoutsToSend(c, today, daysAtOnce)
@@ -47,7 +54,7 @@ func requestPayout(t *tx, o owner, connectionID, payoutID string) (*bookExport, 
 	if err != nil {
 		return nil, err
 	}
-	if p.ReadAt.IsZero() && p.Automatic {
+	if p.isUnread() {
 		return nil, errUnread
 	}
 	of := payoutSubject(p, partPayout, *p.ArrivalDate)
@@ -85,7 +92,7 @@ func untilChanged(reason string) bool {
 }
 
 // draftPayout makes the entry of a part of a payout, or says why there is none. Without either there is nothing to
-// book, as of test keys, unless these are sent.
+// book; see wantsPayout.
 func (q *queries) draftPayout(c *bookConnection, x *bookExport) (*bookEntry, []entryIssue, error) {
 	p, err := q.payout(anyAccount, *x.PayoutID)
 	if err != nil {
@@ -104,7 +111,7 @@ func (q *queries) draftPayout(c *bookConnection, x *bookExport) (*bookEntry, []e
 		return nil, nil, err
 	}
 	entry, issues := buildPayout(c, p, x.Date, x.SyncKey, sums)
-	if entry == nil || len(issues) > 0 || !p.Live && !c.Tests {
+	if entry == nil || len(issues) > 0 || !c.wantsPayout(p) {
 		return nil, issues, nil
 	}
 	issue, err := q.unbooked(c, p.ID)

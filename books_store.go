@@ -1,38 +1,12 @@
 package main
 
 import (
-	"database/sql/driver"
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 )
-
-// jsonColumn is a column that holds a JSON value, or NULL for a pointer or a slice that is nil.
-type jsonColumn[T any] struct{ to *T }
-
-// Value implements driver.Valuer.
-func (c jsonColumn[T]) Value() (driver.Value, error) {
-	text, err := json.Marshal(*c.to)
-	if string(text) == "null" {
-		return nil, err
-	}
-	return string(text), err
-}
-
-// Scan implements sql.Scanner.
-func (c jsonColumn[T]) Scan(v any) error {
-	*c.to = *new(T)
-	switch v := v.(type) {
-	case nil:
-		return nil
-	case string:
-		return json.Unmarshal([]byte(v), c.to)
-	}
-	return fmt.Errorf("a JSON value is stored as %T", v)
-}
 
 // booksAppTable describes the table books_apps.
 var booksAppTable = newTable("books_apps", "a", func(a *booksApp) []field {
@@ -118,7 +92,7 @@ var bookConnectionTable = newTable("books_connections", "b", func(c *bookConnect
 		{`(SELECT json_group_array(json_object('before', w.before_date,
 			'outside', json(iif(w.outside, 'true', 'false')), 'tests', json(iif(w.tests, 'true', 'false')))
 			ORDER BY w.before_date)
-			FROM books_switches w WHERE w.connection_id = b.id)`, jsonList[formerSwitches]{&c.Former}}}...)
+			FROM books_switches w WHERE w.connection_id = b.id)`, jsonColumn[[]formerSwitches]{&c.Former}}}...)
 })
 
 // bookConnection returns a connection of an owner, in use or removed, or errBooksConnection.
@@ -261,7 +235,7 @@ var exportTable = newTable("books_exports", "x", func(x *bookExport) []field {
 	return []field{{"id", &x.ID}, {"connection_id", &x.ConnectionID}, {"account_id", &x.AccountID}, {"date", &x.Date},
 		{"currency", &x.Currency}, {"revision", &x.Revision}, {"reverses", &x.Reverses}, {"entry_date", &x.EntryDate},
 		{"state", &x.State}, {"reason", &x.Reason}, {"detail", &x.Detail}, {"sync_key", &x.SyncKey},
-		{"entry", (*optionalJSON)(&x.Entry)}, {"request", &x.Request}, {"entry_id", &x.EntryID},
+		{"entry", jsonColumn[json.RawMessage]{&x.Entry}}, {"request", &x.Request}, {"entry_id", &x.EntryID},
 		{entryURL(), &x.EntryURL},
 		{"attempts", &x.Attempts}, {"changes", &x.Changes}, {"due_at", &x.DueAt},
 		{"held_at", &x.HeldAt}, {"created_at", &x.CreatedAt}, {"sent_at", &x.SentAt}, {"posted_at", &x.PostedAt},
@@ -517,24 +491,35 @@ func (q *queries) openBooks() ([]*bookConnection, error) {
 		bookConnectionTable.destNew)
 }
 
-// payoutsToSend returns up to limit payouts that a connection sends automatically, that were read, or never can be, and
-// have arrived by a date, and that have no export yet. It reads all payouts of the account since the first day.
-func (q *queries) payoutsToSend(c *bookConnection, today businessDate, limit int) ([]payout, error) {
-	return payoutTable.all(q, `WHERE p.account_id = ?1 AND p.arrival_date BETWEEN ?2 AND ?3
-		AND (p.read_at IS NOT NULL OR NOT p.automatic)
-		AND (?4 OR (SELECT k.live FROM payment_connections k WHERE k.id = p.connection_id))
+// payoutsToSend returns up to limit payouts that a connection sends automatically (bookConnection.wantsPayout), that
+// have arrived by a date, and were read or never can be, and that have no export yet. It reads all payouts of the
+// account since the first day.
+func (q *queries) payoutsToSend(c *bookConnection, today businessDate, limit int) (arrived []payout, err error) {
+	err = q.each(payoutTable.query+`WHERE p.account_id = ? AND p.arrival_date BETWEEN ? AND ?
 		AND NOT EXISTS (SELECT 1 FROM books_exports x
-			WHERE x.payout_id = p.id AND x.connection_id = ?5 AND x.part = 'payout')
-		ORDER BY p.arrival_date LIMIT ?6`, c.AccountID, c.PayoutsFrom, today, c.Tests, c.ID, limit)
+			WHERE x.payout_id = p.id AND x.connection_id = ? AND x.part = 'payout')
+		ORDER BY p.arrival_date`, []any{c.AccountID, c.PayoutsFrom, today, c.ID},
+		func(scan func(...any) error) error {
+			var p payout
+			err := scan(payoutTable.dest(&p)...)
+			if len(arrived) < limit && !p.isUnread() && c.wantsPayout(&p) {
+				arrived = append(arrived, p)
+			}
+			return err
+		})
+	return arrived, err
 }
+
+// isBooked is the SQL condition for an export (x) whose entry is in the books and takes back no other.
+const isBooked = `x.state = 'posted' AND x.reverses IS NULL`
 
 // payoutsToUndo returns up to limit payouts that have failed after a connection had booked them as on their way, which
 // nothing takes back yet.
 func (q *queries) payoutsToUndo(c *bookConnection, limit int) ([]payout, error) {
 	return payoutTable.all(q, `WHERE p.account_id = ?1 AND p.ended_at IS NOT NULL
 		AND EXISTS (SELECT 1 FROM books_exports x, json_each(x.entry, '$.lines') l
-			WHERE x.payout_id = p.id AND x.connection_id = ?2 AND x.part = 'payout' AND x.state = 'posted'
-			AND x.reverses IS NULL AND l.value ->> 'transfer')
+			WHERE x.payout_id = p.id AND x.connection_id = ?2 AND x.part = 'payout' AND `+isBooked+`
+			AND l.value ->> 'transfer')
 		AND NOT EXISTS (SELECT 1 FROM books_exports x
 			WHERE x.payout_id = p.id AND x.connection_id = ?2 AND x.part = 'undo')
 		LIMIT ?3`, c.AccountID, c.ID, limit)
@@ -555,7 +540,7 @@ func (q *queries) unbookedDays(
 		AND (f.seq IS NOT NULL OR (SELECT sum(j.amount) FROM payout_items j
 			WHERE j.payment_id = i.payment_id AND j.payout_id = ?1) <> 0)
 		AND NOT EXISTS (SELECT 1 FROM books_exports x WHERE x.connection_id = ?2 AND x.payout_id IS NULL
-			AND x.state = 'posted' AND x.reverses IS NULL AND x.date = f.date AND x.currency = f.currency)`,
+			AND `+isBooked+` AND x.date = f.date AND x.currency = f.currency)`,
 		[]any{payoutID, c.ID}, func(d *revenueDayKey) []any { return []any{&d.Date, &d.Currency} })
 	if err == nil && len(days) > 0 {
 		first, err = oneValue[businessDate](q, `SELECT coalesce(min(x.date), '') FROM books_exports x

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"slices"
@@ -419,18 +418,12 @@ func (e *env) secretText() (name, text string, err error) {
 	defer file.Close()
 	name = "standard input"
 	if opened, ok := file.(*os.File); ok && path != "-" {
-		name = path
-		if info, err := opened.Stat(); err != nil || info.Mode().Perm()&0o077 != 0 {
-			return "", "", fmt.Errorf("other users can read %s: run 'chmod 600 %s', "+
-				"and have the provider replace the secrets if somebody may have read it", path, path)
+		if name, err = path, checkPrivate(opened); err != nil {
+			return "", "", err
 		}
 	}
-	read, err := io.ReadAll(io.LimitReader(file, maxSecretsFile+1))
-	if err != nil {
+	if text, err = readSecretText(file); err != nil {
 		return "", "", fmt.Errorf("read %s: %w", name, err)
 	}
-	if len(read) > maxSecretsFile {
-		return "", "", fmt.Errorf("%s has more than %d bytes", name, maxSecretsFile)
-	}
-	return name, string(read), nil
+	return name, text, nil
 }

@@ -285,7 +285,7 @@ type demoConnect struct {
 // redirect URIs of one on a server must be https, but on this machine there is no TLS.
 func (d *demo) registerApp(t *tx) (err error) {
 	p := &app{Name: demoAppName, Scope: demoAppScope, HomePage: d.page, Kind: appWeb,
-		RedirectURIs: codeList{d.page + demoAppBack}}
+		RedirectURIs: []string{d.page + demoAppBack}}
 	if p.AccountID, err = t.mainAccount(); err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ func (q *queries) cardMoves(accountID, connectionID, currency string) ([]cardMov
 	return collect(q, movedByCard+`SELECT m.amount, m.at, EXISTS (
 			SELECT 1 FROM payout_items i JOIN books_exports x ON x.payout_id = i.payout_id
 			WHERE i.payment_id = m.payment_id AND i.id = m.id AND x.connection_id = ?2 AND x.part = 'payout'
-			AND x.state = 'posted' AND x.reverses IS NULL)
+			AND `+isBooked+`)
 		FROM moved m JOIN payments y ON y.id = m.payment_id
 		WHERE y.account_id = ?1 AND y.currency = ?3 AND m.amount <> 0`, []any{accountID, connectionID, currency},
 		func(m *cardMove) []any { return []any{&m.amount, &m.at, &m.banked} })
@@ -27,9 +27,9 @@ func (q *queries) cardMoves(accountID, connectionID, currency string) ([]cardMov
 
 // bookedDays returns the business days whose vouchers in a currency a connection's books have.
 func (q *queries) bookedDays(connectionID, currency string) ([]businessDate, error) {
-	return collect(q, `SELECT date FROM books_exports WHERE connection_id = ? AND currency = ? AND payout_id IS NULL
-		AND state = 'posted' AND reverses IS NULL`, []any{connectionID, currency},
-		func(d *businessDate) []any { return []any{d} })
+	return collect(q, `SELECT x.date FROM books_exports x
+		WHERE x.connection_id = ? AND x.currency = ? AND x.payout_id IS NULL AND `+isBooked,
+		[]any{connectionID, currency}, func(d *businessDate) []any { return []any{d} })
 }
 
 // notPaidOut returns what was captured, given back and disputed of an account's payments before a time and is in no

@@ -412,9 +412,9 @@ func quoteJSON(text string) string { return strings.TrimSpace(string(encodeJSON(
 
 // An openAPI is a document of OpenAPI.
 type openAPI struct {
-	OpenAPI string   `json:"openapi"` // The version of OpenAPI.
-	Info    jsonText `json:"info"`    // What it is about.
-	_       struct{} `is:"open"`      // and more
+	OpenAPI string          `json:"openapi"` // The version of OpenAPI.
+	Info    json.RawMessage `json:"info"`    // What it is about.
+	_       struct{}        `is:"open"`      // and more
 }
 
 // Read this document.

@@ -880,7 +880,7 @@ func (m *openapiMaker) answerSchema(t reflect.Type, of reflect.StructTag) *jsonV
 	if t == reflect.TypeFor[stamp]() {
 		return jsonObjectOf("type", "string", "format", "date-time")
 	}
-	if t == reflect.TypeFor[jsonText]() || t.String() == "json.RawMessage" {
+	if t.String() == "json.RawMessage" {
 		for shown := range m.shared {
 			if shown.Name() == of.Get("is") {
 				return m.answerSchema(shown, "")

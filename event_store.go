@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"strings"
 )
@@ -262,7 +263,8 @@ func (q *queries) licenseOfEvents(licenseID, deviceID string) (id, account strin
 }
 
 func (e *event) dest() []any {
-	return []any{&e.seq, &e.ID, &e.At, &e.Type, &e.AccountID, &e.SubjectID, &e.DeviceID, &e.Actor, (*jsonText)(&e.Data)}
+	return []any{&e.seq, &e.ID, &e.At, &e.Type, &e.AccountID, &e.SubjectID, &e.DeviceID, &e.Actor,
+		jsonColumn[json.RawMessage]{&e.Data}}
 }
 
 // nameSubject sets the member for the kind of the subject: LicenseID, LeadID or OrderID.

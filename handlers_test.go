@@ -273,7 +273,7 @@ func randomAnswer(r *rand.Rand) *verification {
 		CheckedAt: newStamp(time.Unix(r.Int64N(4_000_000_000), 0)), Nonce: text()}
 	if r.IntN(4) > 0 {
 		v.License = &licenseSummary{"lic_1", text(), optional(), "floating", "active", r.IntN(2) == 0, moment(),
-			moment(), codeList{}, seats{r.IntN(9), count(), count()}}
+			moment(), []string{}, seats{r.IntN(9), count(), count()}}
 		for range r.IntN(3) {
 			v.License.Entitlements = append(v.License.Entitlements, text())
 		}

@@ -65,7 +65,7 @@ func newSites(t testing.TB) *sites {
 	stranger := s.addAccount("stranger")
 	of := func(accountID string, origins ...string) *app {
 		p, _ := s.registerApp(func(p *app) {
-			p.AccountID, p.Kind, p.Origins = accountID, appBrowser, codeList(origins)
+			p.AccountID, p.Kind, p.Origins = accountID, appBrowser, origins
 		})
 		return p
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -721,15 +722,15 @@ func (in *input) readMember(m member) {
 		*at, _ = in.boolTerm(m.name)
 	case *stamp:
 		*at = in.timestamp(m.name, optional)
-	case *codeList:
+	case *[]string:
 		*at = in.list(m)
-	case *jsonText:
+	case *json.RawMessage:
 		*at = in.anyObject(m.name, m.high)
 	}
 }
 
 // list reads an array of texts.
-func (in *input) list(m member) codeList {
+func (in *input) list(m member) []string {
 	list := in.texts(reading{name: m.name, low: m.low, high: m.high, each: m.each, check: m.check})
 	if m.checkList != nil {
 		m.checkList(list, func(at int, code, detail string) {
@@ -742,7 +743,7 @@ func (in *input) list(m member) codeList {
 }
 
 // anyObject reads an object of at most max bytes whose members may have any name.
-func (in *input) anyObject(name string, max int) jsonText {
+func (in *input) anyObject(name string, max int) json.RawMessage {
 	v := in.member(reading{name: name, kind: jsonObject, each: -1})
 	switch {
 	case v == nil:
@@ -752,7 +753,7 @@ func (in *input) anyObject(name string, max int) jsonText {
 	case v.hasControlCharacter():
 		in.wrong(name, "control_character", "This must not contain control characters.")
 	}
-	return jsonText(v.raw)
+	return json.RawMessage(v.raw)
 }
 
 // readBody reads and parses the body. It refuses a wrong type (415), size (413) or syntax (400).

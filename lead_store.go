@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,7 +17,7 @@ const leadColumns = `seq, id, account_id, type, email, source, page, fields, cre
 
 func (l *lead) dest() []any {
 	return []any{&l.seq, &l.ID, &l.AccountID, &l.Type, &l.Email, &l.Source, &l.Page,
-		(*optionalJSON)(&l.Fields), &l.CreatedAt}
+		jsonColumn[json.RawMessage]{&l.Fields}, &l.CreatedAt}
 }
 
 // unreadableLeads is a rowReader.
@@ -60,7 +61,7 @@ func (t *tx) addLead(l lead) (id string, err error) {
 	id = t.newID("lead")
 	t.exec(`INSERT INTO leads (id, account_id, type, email, source, page, fields, digest, created_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, l.AccountID, l.Type, l.Email, l.Source, l.Page, optionalJSON(l.Fields), digest, t.now)
+		id, l.AccountID, l.Type, l.Email, l.Source, l.Page, jsonColumn[json.RawMessage]{&l.Fields}, digest, t.now)
 	t.addEvent(event{Type: eventLeadCreated, AccountID: l.AccountID, SubjectID: id,
 		Actor: cmp.Or(l.sender, actorSite)})
 	return id, nil
@@ -117,7 +118,7 @@ func (s *store) changeLeads(
 		done    int
 		changed int64
 	}
-	end, err := inParts(ctx, s.writer, func(t *tx, at progress) (progress, bool, error) {
+	end, err := inParts(ctx, s.writer, progress{}, func(t *tx, at progress) (progress, bool, error) {
 		next := min(at.done+leadsAtOnce, len(numbers))
 		return progress{next, at.changed + change(t, numbers[at.done:next])}, next < len(numbers), nil
 	})

@@ -416,7 +416,7 @@ type licenseSummary struct {
 	Trial        bool          `json:"trial"`        // Whether it is a trial.
 	ExpiresAt    stamp         `json:"expires_at"`   // The end, or null: none.
 	GraceUntil   stamp         `json:"grace_until"`  // Until when devices that it knows may go on, or null: no end.
-	Entitlements codeList      `json:"entitlements"` // Codes of what it includes.
+	Entitlements []string      `json:"entitlements"` // Codes of what it includes.
 	Seats        seats         `json:"seats"`        // How many devices it has.
 }
 

@@ -18,7 +18,7 @@ func TestActivate_takesASeatAndAnswersWithALease(t *testing.T) {
 		plan := "pro"
 		end := newStamp(time.Now().Add(100 * 24 * time.Hour))
 		id, key := s.addLicense(license{Plan: &plan, ExpiresAt: end, terms: terms{MaxDevices: ptr(3), GraceDays: 7,
-			Entitlements: codeList{"kds", "reports"}, Trial: true}})
+			Entitlements: []string{"kds", "reports"}, Trial: true}})
 		time.Sleep(90 * time.Second)
 		a := s.activate(strings.ToLower(key), "machine", "device",
 			map[string]string{"name": "Kitchen 1", "platform": "linux/arm64", "app_version": "2.4.1"}, "nonce", "n-1",

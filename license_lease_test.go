@@ -291,7 +291,7 @@ func TestLease_longerThanATokenMayBeIsNotGivenAndTheLogSaysWhy(t *testing.T) {
 func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(1), Entitlements: codeList{"kds", "reports"}}})
+	_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(1), Entitlements: []string{"kds", "reports"}}})
 	token := s.activate(key, "a").is(200).text("token")
 	public := filepath.Join(s.dir, "public.pem")
 	s.check(os.WriteFile(public, []byte(s.must("key", "public")), 0o600))

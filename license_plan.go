@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"time"
 )
 
@@ -159,23 +160,14 @@ type planApplied struct {
 	// The ids of licences whose rows can't be read: they stay as they are, and the operator finds out why.
 	Unreadable []string `json:"unreadable"`
 	Next       *string  `json:"next" is:"lic"` // For the next call, or null: this was the last.
+
+	looked int // at how many licences
 }
 
 // A refusedLicense is a licence with more devices than its plan allows.
 type refusedLicense struct {
 	LicenseID string `json:"license_id" is:"lic"`  // The id of the licence.
 	SeatsUsed int    `json:"seats_used" least:"1"` // How many devices hold a seat.
-}
-
-// add adds what the next part of an application has done.
-func (a *planApplied) add(part planApplied) {
-	a.DryRun, a.Revision, a.Next = part.DryRun, part.Revision, part.Next
-	a.Changed += part.Changed
-	a.Refused = append(a.Refused, part.Refused...)
-	a.Unreadable = append(a.Unreadable, part.Unreadable...)
-	for name, n := range part.Terms {
-		a.Terms[name] += n
-	}
 }
 
 // applyPlan gives the terms of an owner's plan to up to limits.planLicenses that were made from it, for up to
@@ -185,66 +177,53 @@ func (a *planApplied) add(part planApplied) {
 // licences, and those that another account owns by now, are left alone. Errors: plan_not_found, plan_changed, those of
 // allowed.
 func applyPlan(
-	ctx context.Context, st *store, o owner, id string, a planApplied, after, actor string,
+	ctx context.Context, st *store, o owner, id string, asked planApplied, after, actor string,
 	allowed func(*queries) error,
 ) (planApplied, error) {
-	a.Terms, a.Refused, a.Unreadable = map[string]int{}, []refusedLicense{}, []string{}
+	asked.Terms, asked.Refused, asked.Unreadable = map[string]int{}, []refusedLicense{}, []string{}
+	asked.Next = &after
 	began := time.Now()
-	for looked := 0; looked < st.limits.planLicenses; looked += appliedAtOnce {
-		var page []planLicense
-		var part planApplied
-		step := func(from *queries, t *tx) (err error) {
-			part = planApplied{DryRun: a.DryRun, Revision: a.Revision, Terms: map[string]int{}}
-			if err = allowed(from); err == nil {
-				page, err = part.step(from, t, o, id, after, actor)
-			}
-			return err
+	step := func(from *queries, t *tx, a planApplied) (planApplied, bool, error) {
+		err := allowed(from)
+		if err == nil {
+			err = a.step(from, t, o, id, actor)
 		}
+		return a, a.Next != nil && a.looked < st.limits.planLicenses && time.Since(began) < applyTime, err
+	}
+	if !asked.DryRun {
+		return inParts(ctx, st.writer, asked, func(t *tx, a planApplied) (planApplied, bool, error) {
+			return step(t.queries, t, a)
+		})
+	}
+	for more := true; more; {
 		var err error
-		beganPart := time.Now()
-		if a.DryRun {
-			err = step(st.within(ctx), nil)
-		} else {
-			err = st.update(ctx, func(t *tx) error {
-				return step(t.queries, t)
-			})
-		}
-		if err != nil {
-			return a, err
-		}
-		if a.add(part); len(page) < appliedAtOnce {
-			return a, nil
-		}
-		after = page[len(page)-1].id
-		// Another process that waits for the lock tries now and then, and must find it free.
-		pause := time.Since(beganPart)
-		if time.Since(began)+pause >= applyTime {
-			break
-		}
-		if !a.DryRun {
-			time.Sleep(pause)
+		if asked, more, err = step(st.within(ctx), nil, asked); err != nil {
+			return asked, err
 		}
 	}
-	a.Next = &after
-	return a, nil
+	return asked, nil
 }
 
-// step applies a plan to the next licences, as applyPlan does, and returns them. It has no transaction in a dry run.
-func (a *planApplied) step(
-	from *queries, t *tx, o owner, id, after, actor string,
-) (page []planLicense, err error) {
+// step applies a plan to the next licences, as applyPlan does. It has no transaction in a dry run.
+func (a *planApplied) step(from *queries, t *tx, o owner, id, actor string) error {
 	p, err := from.plan(o, id)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if a.DryRun && a.Revision == 0 {
 		a.Revision = p.Revision
 	}
 	if p.Revision != a.Revision {
-		return nil, &refusal{code: codePlanChanged}
+		return &refusal{code: codePlanChanged}
 	}
-	if page, err = from.licensesOfPlan(p.ID, after, appliedAtOnce); err != nil {
-		return nil, err
+	page, err := from.licensesOfPlan(p.ID, *a.Next, appliedAtOnce)
+	if err != nil {
+		return err
+	}
+	a.Terms = maps.Clone(a.Terms) // the step may be made again with those that it got
+	a.looked += len(page)
+	if a.Next = nil; len(page) == appliedAtOnce {
+		a.Next = &page[len(page)-1].id
 	}
 	for _, row := range page {
 		l := row.license
@@ -270,5 +249,5 @@ func (a *planApplied) step(
 			t.saveTerms(l, changed, actor)
 		}
 	}
-	return page, nil
+	return nil
 }

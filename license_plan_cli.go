@@ -67,6 +67,17 @@ func (e *env) applyAll(a planApplied) (sum planApplied, err error) {
 	return sum, err
 }
 
+// add adds what the next call has done.
+func (a *planApplied) add(part planApplied) {
+	a.DryRun, a.Revision, a.Next = part.DryRun, part.Revision, part.Next
+	a.Changed += part.Changed
+	a.Refused = append(a.Refused, part.Refused...)
+	a.Unreadable = append(a.Unreadable, part.Unreadable...)
+	for name, n := range part.Terms {
+		a.Terms[name] += n
+	}
+}
+
 // text says how many licences an application changes, and of how many it changes each term.
 func (a planApplied) text() string {
 	text := countOf(a.Changed, "licence")

@@ -60,25 +60,15 @@ type licenseFilter struct {
 	now           stamp
 }
 
-// graceEnd is SQL for graceUntil. It must be the same expression as in the indexes of
-// schema.sql, or SQLite would not use them.
-const graceEnd = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`
-
-// statusFilters are the SQL conditions for each status, in the precedence of
-// license.status; every ? is the time now.
-var statusFilters = map[licenseStatus]string{
-	"revoked":     `l.state = 'revoked'`,
-	"suspended":   `(l.state = 'suspended' OR l.state = 'active' AND a.closed_at IS NOT NULL)`,
-	"not_started": openLicense + ` AND l.starts_at > ?`,
-	"active":      startedLicense + ` AND (l.expires_at IS NULL OR l.expires_at > ?)`,
-	"grace":       startedLicense + ` AND l.expires_at <= ? AND ` + graceEnd + ` > ?`,
-	"expired":     startedLicense + ` AND l.expires_at <= ? AND ` + graceEnd + ` <= ?`, // the first is cheap
-}
-
-const (
-	openLicense    = `l.state = 'active' AND a.closed_at IS NULL`
-	startedLicense = openLicense + ` AND (l.starts_at IS NULL OR l.starts_at <= ?)`
-)
+// statusOfLicense is SQL for license.status; each ? is the time now. The view v_licenses has it, too.
+const statusOfLicense = `CASE
+         WHEN l.state = 'revoked' THEN 'revoked'
+         WHEN l.state = 'suspended' OR a.closed_at IS NOT NULL THEN 'suspended'
+         WHEN l.starts_at > ? THEN 'not_started'
+         WHEN l.expires_at IS NULL OR l.expires_at > ? THEN 'active'
+         WHEN l.grace_ends_at > ? THEN 'grace'
+         ELSE 'expired'
+       END`
 
 // licenses returns a page of licences, newest first, starting after the id before ("" for the newest).
 func (q *queries) licenses(f licenseFilter, before string, limit int) (p listPage[*license], err error) {
@@ -88,7 +78,9 @@ func (q *queries) licenses(f licenseFilter, before string, limit int) (p listPag
 			list.filter(` AND `+condition, slices.Repeat([]any{arg}, strings.Count(condition, "?"))...)
 		}
 	}
-	filter(f.status != "", statusFilters[f.status], f.now)
+	if f.status != "" {
+		list.filter(` AND `+statusOfLicense+` = ?`, f.now, f.now, f.now, f.status)
+	}
 	filter(f.product != "", `l.product = ?`, f.product)
 	filter(f.customer != "", `l.customer = ?`, f.customer)
 	filter(!f.expiresBefore.IsZero(), `l.expires_at < ?`, f.expiresBefore)
@@ -211,8 +203,7 @@ func (t *tx) endTokens(l *license) error {
 // withoutTransferLimit returns the ids of an owner's licences that limit devices but not transfers and are not revoked.
 // It reads all licences, some two seconds for a million, which will do for a command that is run once.
 func (q *queries) withoutTransferLimit(o owner) ([]string, error) {
-	query, args := o.narrow(`SELECT l.id FROM licenses l
-		WHERE l.max_devices IS NOT NULL AND l.max_transfers IS NULL AND l.state <> 'revoked'`, `l.account_id`)
+	query, args := o.narrow(`SELECT id FROM licenses WHERE `+unlimitedTransfers, `account_id`)
 	return q.texts(query, args...)
 }
 
@@ -226,9 +217,8 @@ const (
 	hasAccount = ` AND EXISTS (SELECT 1 FROM accounts WHERE accounts.id = account_id)`
 	graceDue   = `state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at AND expires_at <= ?` +
 		hasAccount
-	expiryDue = `state <> 'revoked' AND expired_noted IS NOT ` + graceEnd + ` AND ` + graceEnd + ` <= ?` +
-		hasAccount
-	lapseDue = `lapses_at <= ? AND EXISTS (
+	expiryDue = `state <> 'revoked' AND expired_noted IS NOT grace_ends_at AND grace_ends_at <= ?` + hasAccount
+	lapseDue  = `lapses_at <= ? AND EXISTS (
 		SELECT 1 FROM licenses WHERE licenses.id = license_id` + hasAccount + `)`
 )
 
@@ -242,7 +232,7 @@ func (t *tx) recordLicenseTransitions(limit int) (int, error) {
 		event                  eventType
 	}{
 		{graceDue, "expires_at", "grace_noted", eventLicenseGraceStarted},
-		{expiryDue, graceEnd, "expired_noted", eventLicenseExpired},
+		{expiryDue, "grace_ends_at", "expired_noted", eventLicenseExpired},
 	} {
 		rows, err := collect(t.queries, `SELECT id, account_id FROM licenses WHERE `+due.condition+` LIMIT ?`,
 			[]any{t.now, limit}, func(l *license) []any { return []any{&l.ID, &l.AccountID} })
@@ -337,18 +327,23 @@ func (q *queries) tallyLicenses(now, soon stamp) (t licenseTally, err error) {
 	if err != nil || t.Total > int64(q.limits.talliedLicenses) {
 		return t, err
 	}
-	dest, counts := []any{&t.Ending, &t.Unlimited}, make([]int64, len(licenseStatuses))
-	has := func(status licenseStatus) string { return strings.ReplaceAll(statusFilters[status], "?", "?1") }
-	query := `SELECT count(*) FILTER (WHERE ` + has(statusActive) + ` AND l.expires_at < ?2),
-		count(*) FILTER (WHERE l.max_devices IS NOT NULL AND l.max_transfers IS NULL AND l.state <> 'revoked')`
-	for i, status := range licenseStatuses {
-		query += `, count(*) FILTER (WHERE ` + has(status) + `)`
-		dest = append(dest, &counts[i])
+	query := `SELECT ` + strings.ReplaceAll(statusOfLicense, "?", "?1") + ` AS status, count(*),
+		count(*) FILTER (WHERE l.expires_at < ?2),
+		count(*) FILTER (WHERE ` + unlimitedTransfers + `)
+		FROM licenses l JOIN accounts a ON a.id = l.account_id GROUP BY status`
+	for _, status := range licenseStatuses {
+		t.ByStatus[string(status)] = 0
 	}
-	err = q.one(query+` FROM licenses l JOIN accounts a ON a.id = l.account_id`, []any{now, soon}, dest...)
-	for i, status := range licenseStatuses {
-		t.ByStatus[string(status)] = counts[i]
-	}
+	err = q.each(query, []any{now, soon}, func(scan func(...any) error) error {
+		var status string
+		var n, ending, unlimited int64
+		err := scan(&status, &n, &ending, &unlimited)
+		if t.ByStatus[status] = n; status == statusActive {
+			t.Ending = ending
+		}
+		t.Unlimited += unlimited
+		return err
+	})
 	return t, err
 }
 

@@ -40,7 +40,7 @@ type terms struct {
 	OfflineDays int `json:"offline_days"`          // How many days an offline lease lasts; 0: there are none.
 
 	// Codes of what it includes, none twice, 1200 bytes as JSON in all.
-	Entitlements codeList `json:"entitlements"`
+	Entitlements []string `json:"entitlements"`
 }
 
 // What members of licences may be. They are made once, since a licence that is read lists its members.
@@ -81,7 +81,7 @@ func (l *license) members() []member {
 		member{name: "customer", at: &l.Customer, high: maxCustomer, private: true},
 		member{name: "starts_at", at: &l.StartsAt},
 		member{name: "expires_at", at: &l.ExpiresAt},
-		member{name: "metadata", at: (*jsonText)(&l.Metadata), high: maxMetadata, private: true})
+		member{name: "metadata", at: &l.Metadata, high: maxMetadata, private: true})
 }
 
 // check checks terms against each other, after each was found valid by itself. Errors: validation_failed.
@@ -117,7 +117,7 @@ func (s *terms) change(set change, row []member) {
 	set.apply(row)
 	s.Kind, s.ExpiryBasis = cmp.Or(s.Kind, kindNodeLocked), cmp.Or(s.ExpiryBasis, basisIssue)
 	s.LeaseHours = cmp.Or(s.LeaseHours, s.defaultLease())
-	s.Entitlements = append(codeList{}, s.Entitlements...) // in JSON none are []
+	s.Entitlements = append([]string{}, s.Entitlements...) // in JSON none are []
 	if !set.has("max_transfers") {
 		s.fitTransfers(&before)
 	}
@@ -349,7 +349,7 @@ func limitTransfers(ctx context.Context, st *store, o owner, dryRun bool, actor 
 	if err != nil || dryRun {
 		return len(ids), err
 	}
-	return inParts(ctx, st.writer, func(t *tx, done int) (int, bool, error) {
+	return inParts(ctx, st.writer, 0, func(t *tx, done int) (int, bool, error) {
 		next := min(done+maxTransitions, len(ids))
 		for _, id := range ids[done:next] {
 			l, err := t.license(anyAccount, id)

@@ -341,7 +341,7 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 		})
 		all, err := s.store.licenses(licenseFilter{owner: anyAccount, now: now}, "", 1000)
 		s.check(err)
-		for status := range statusFilters {
+		for _, status := range licenseStatuses {
 			var want []string
 			for _, l := range all.rows {
 				if l.status(now.Time) == status {
@@ -359,6 +359,13 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The view for people has the status that callers filter by, at the present time.
+func TestLicense_statusOfTheViewIsTheOneOfFilters(t *testing.T) {
+	t.Parallel()
+	now := `strftime('%Y-%m-%dT%H:%M:%SZ', 'now')`
+	contains(t, schemaSQL(), strings.ReplaceAll(statusOfLicense, "?", now)+" AS status,")
 }
 
 // A verdictQuestion is what licenseVerdict is asked.
@@ -425,7 +432,7 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 		}
 		c := &verdictQuestion{
 			l: license{State: "active",
-				terms: terms{Product: "kds", MaxDevices: ptr(3), Entitlements: codeList{"kds"}}},
+				terms: terms{Product: "kds", MaxDevices: ptr(3), Entitlements: []string{"kds"}}},
 			d:       &device{State: deviceActive},
 			product: "kds", hasDevice: true, entitlements: []string{"kds"},
 			now: time.Now(),

@@ -375,7 +375,7 @@ func createApp(t *tx, p *app, by *caller) (secret string, err error) {
 	if n >= maxApps {
 		return "", errAppLimit
 	}
-	p.Origins = append(codeList{}, slices.Sorted(slices.Values(p.Origins))...)
+	p.Origins = append([]string{}, slices.Sorted(slices.Values(p.Origins))...)
 	p.ID, p.MadeBy, p.CreatedAt, p.UpdatedAt = t.newID("app"), makerName(by.actor()), t.now, t.now
 	if by.admin() {
 		p.VerifiedAt = t.now
@@ -400,7 +400,7 @@ func patchApp(t *tx, o owner, id string, set change, by *caller) (*app, error) {
 	after := *before
 	set.apply(after.members())
 	var wrong []fieldError
-	after.Origins = append(codeList{}, after.Origins...)
+	after.Origins = append([]string{}, after.Origins...)
 	after.normalise(func(member, code, detail string) {
 		wrong = append(wrong, fieldError{Pointer: "#/" + member, Code: code, Detail: detail})
 	})

@@ -44,11 +44,11 @@ type app struct {
 	// Where people are sent back to, compared exactly: absolute, `https`, no fragment, no user name, no wildcard.
 	// `installed` also: `http` on `127.0.0.1` or `[::1]`, with any port, and a scheme of its own that is a domain name
 	// in reverse.
-	RedirectURIs codeList `json:"redirect_uris"`
+	RedirectURIs []string `json:"redirect_uris"`
 
 	// The sites on which it runs, for the kind `browser`, which has at least one: `https`. None may be an account's
 	// own site.
-	Origins codeList `json:"origins" most:"20"`
+	Origins []string `json:"origins" most:"20"`
 
 	// What it may ask for, space-separated: `stats:read`, `leads:read`, `leads:write`, `licenses:read`,
 	// `devices:write`, `events:read`, `webhooks:write`, `orders:read`, `orders:write`, `revenue:read`, `books:write`.
@@ -100,8 +100,9 @@ var appTable = newTable("apps", "p", func(p *app) []field {
 	return []field{{"id", &p.ID}, {"account_id", &p.AccountID}, {"name", &p.Name}, {"home_page", &p.HomePage},
 		{"kind", &p.Kind}, {`CASE WHEN json_valid(p.redirect_uris) THEN
 		(SELECT json_group_array(value) FROM json_each(p.redirect_uris) WHERE type = 'text')
-		ELSE p.redirect_uris END`, &p.RedirectURIs},
-		{"(SELECT json_group_array(o.origin) FROM app_origins o WHERE o.app_id = p.id)", &p.Origins},
+		ELSE p.redirect_uris END`, jsonColumn[[]string]{&p.RedirectURIs}},
+		{"(SELECT json_group_array(o.origin) FROM app_origins o WHERE o.app_id = p.id)",
+			jsonColumn[[]string]{&p.Origins}},
 		{"scope", &p.Scope}, {"own_scope", &p.OwnScope}, {"secret_hash", &p.SecretHash},
 		{"earlier_secret_hash", &p.EarlierHash}, {"earlier_secret_until", &p.EarlierUntil},
 		{"verified_at", &p.VerifiedAt}, {"made_by", &p.MadeBy}, {"created_at", &p.CreatedAt},
@@ -222,7 +223,7 @@ func (t *tx) addApp(p *app) {
 	t.exec(`INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, own_scope,
 		secret_hash, verified_at, made_by, created_at, updated_at, host)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		p.ID, p.AccountID, p.Name, p.HomePage, p.Kind, p.RedirectURIs, p.Scope, p.OwnScope,
+		p.ID, p.AccountID, p.Name, p.HomePage, p.Kind, jsonColumn[[]string]{&p.RedirectURIs}, p.Scope, p.OwnScope,
 		p.SecretHash, p.VerifiedAt, p.MadeBy, p.CreatedAt, p.UpdatedAt, p.Host)
 	t.setAppOrigins(p)
 }
@@ -230,13 +231,14 @@ func (t *tx) addApp(p *app) {
 // setAppOrigins replaces the origins of an application.
 func (t *tx) setAppOrigins(p *app) {
 	t.exec(`DELETE FROM app_origins WHERE app_id = ?`, p.ID)
-	t.exec(`INSERT INTO app_origins (origin, app_id) SELECT value, ? FROM json_each(?)`, p.ID, p.Origins)
+	t.exec(`INSERT INTO app_origins (origin, app_id) SELECT value, ? FROM json_each(?)`,
+		p.ID, jsonColumn[[]string]{&p.Origins})
 }
 
 // saveApp writes what can change of an application.
 func (t *tx) saveApp(p *app) {
 	appTable.update(t, p, "name home_page scope own_scope secret_hash earlier_secret_hash earlier_secret_until "+
-		"verified_at updated_at", `, redirect_uris = ? WHERE id = ?`, p.RedirectURIs, p.ID)
+		"verified_at updated_at", `, redirect_uris = ? WHERE id = ?`, jsonColumn[[]string]{&p.RedirectURIs}, p.ID)
 	t.setAppOrigins(p)
 }
 
@@ -271,12 +273,16 @@ var appTokenTable = newTable("app_tokens", "t", func(r *appToken) []field {
 }, `JOIN accounts a ON a.id = t.account_id JOIN apps p ON p.id = t.app_id JOIN accounts o ON o.id = p.account_id
 	LEFT JOIN grants g ON g.id = t.grant_id`)
 
-// usableAppToken returns the row of an application's access token that works: it is not revoked, its grant has not
-// ended, its application is not removed, and neither its account nor the application's owner is closed. Its scope
-// is reduced to what the application is still registered for. Errors: errNotFound.
+// actsStill is the SQL condition for what an application (p) has of an account (a), perhaps by a grant (g): neither
+// that account nor the one that owns the application (o) is closed, the application is not removed, and the grant has
+// not ended.
+const actsStill = `a.closed_at IS NULL AND o.closed_at IS NULL AND p.removed_at IS NULL AND g.ended_at IS NULL`
+
+// usableAppToken returns the row of an application's access token that works: it is not revoked, and the
+// application acts for its account still. Its scope is reduced to what the application is still registered for.
+// Errors: errNotFound.
 func (q *queries) usableAppToken(jti string) (*appToken, error) {
-	r, err := appTokenTable.one(q, `WHERE t.id = ? AND t.revoked_at IS NULL AND a.closed_at IS NULL
-		AND o.closed_at IS NULL AND p.removed_at IS NULL AND g.ended_at IS NULL`, jti)
+	r, err := appTokenTable.one(q, `WHERE t.id = ? AND t.revoked_at IS NULL AND `+actsStill, jti)
 	if err != nil {
 		return nil, err
 	}

@@ -169,8 +169,8 @@ func readDocument(address string, text []byte) *app {
 		return nil
 	}
 	host, all := hostOf(address), strings.Join(appScopes, " ")
-	p := &app{Kind: appDocument, HomePage: address, Host: &host, Owner: host, Origins: codeList{},
-		Name: cleanAppName(rawMember(&document, "client_name")), RedirectURIs: codeList{},
+	p := &app{Kind: appDocument, HomePage: address, Host: &host, Owner: host, Origins: []string{},
+		Name: cleanAppName(rawMember(&document, "client_name")), RedirectURIs: []string{},
 		Scope: scopesWithin(rawMember(&document, "scope"), all)}
 	p.Name = cmp.Or(p.Name, cutText(host, maxAppName))
 	p.unscoped = p.Scope == ""

@@ -113,7 +113,7 @@ const (
 
 // documentQuery is the query with which the application of a document asks to read orders.
 func documentQuery(address, redirect string, more ...string) url.Values {
-	p := &app{ID: address, RedirectURIs: codeList{redirect}}
+	p := &app{ID: address, RedirectURIs: []string{redirect}}
 	return p.askFor(append([]string{"scope", scopeOrders}, more...)...)
 }
 
@@ -358,7 +358,7 @@ func TestDocument_sendsNobodyElsewhere(t *testing.T) {
 		v.authorize(documentQuery(claudeAddress, uri, "scope", "x"), nil).sentTo(uri)
 	}
 	installed, _ := s.registerApp(func(p *app) {
-		p.Kind, p.RedirectURIs = appInstalled, codeList{"http://127.0.0.1/callback"}
+		p.Kind, p.RedirectURIs = appInstalled, []string{"http://127.0.0.1/callback"}
 	})
 	v.authorize(installed.askFor("redirect_uri", "http://localhost:1/callback"), nil).nowhere(400)
 	failIf(t, s.fetches(claudeAddress) != 1, "%d fetches", s.fetches(claudeAddress))

@@ -83,7 +83,7 @@ const testRedirect = "https://app.example/back"
 func (s *service) registerApp(change ...func(*app)) (*app, string) {
 	s.t.Helper()
 	p := &app{AccountID: s.account, Name: "Table Planner", HomePage: "https://app.example", Kind: appWeb,
-		RedirectURIs: codeList{testRedirect}, Scope: scopeOrders + " " + scopeSelling + " " + scopeWebhooks,
+		RedirectURIs: []string{testRedirect}, Scope: scopeOrders + " " + scopeSelling + " " + scopeWebhooks,
 		MadeBy: "test", VerifiedAt: newStamp(s.store.now())}
 	for _, c := range change {
 		c(p)

@@ -33,7 +33,7 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 		{appWeb, "http://localhost:3000/", []string{"<dd>an installed application on this device</dd>"}},
 	} {
 		p, _ := s.registerApp(func(p *app) {
-			p.AccountID, p.Kind, p.Scope, p.RedirectURIs = owner, c.kind, all, codeList{c.uri}
+			p.AccountID, p.Kind, p.Scope, p.RedirectURIs = owner, c.kind, all, []string{c.uri}
 			p.Name, p.HomePage = "<b>Table</b> Planner", "https://app.example/?a=1&b=2"
 		})
 		page := v.authorize(p.askFor(), nil).nowhere(200, append(c.texts, "&lt;b&gt;Table&lt;/b&gt; Planner",
@@ -110,7 +110,7 @@ func TestAuthorize_sendsNobodyToAnAddressThatIsNotRegistered(t *testing.T) {
 	s := quietService(t, withoutAddressLimits)
 	web, _ := s.registerApp()
 	device, _ := s.registerApp(func(p *app) {
-		p.Kind, p.RedirectURIs = appInstalled, codeList{"http://127.0.0.1/back", "http://[::1]:5000/back",
+		p.Kind, p.RedirectURIs = appInstalled, []string{"http://127.0.0.1/back", "http://[::1]:5000/back",
 			"com.example.app:/back", testRedirect}
 	})
 	for _, v := range []*visitor{{service: s}, s.signedIn(s.account)} {
@@ -129,7 +129,7 @@ func TestAuthorize_sendsNobodyToAnAddressThatIsNotRegistered(t *testing.T) {
 		"com.example.app:/back", testRedirect} {
 		v.authorize(device.askFor("redirect_uri", uri, "scope", "x"), nil).sentTo(uri)
 	}
-	loop, _ := s.registerApp(func(p *app) { p.RedirectURIs = codeList{"http://127.0.0.1:5000/back"} })
+	loop, _ := s.registerApp(func(p *app) { p.RedirectURIs = []string{"http://127.0.0.1:5000/back"} })
 	v.authorize(loop.askFor("redirect_uri", "http://127.0.0.1:5001/back"), nil).nowhere(400)
 }
 
@@ -340,7 +340,7 @@ func TestOAuthPages_keepSessionsInCookiesThatOnlyTheyCanSet(t *testing.T) {
 
 func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
 	t.Parallel()
-	s, p := serviceWithApp(t, func(p *app) { p.RedirectURIs = codeList{testRedirect + "?kept=yes"} })
+	s, p := serviceWithApp(t, func(p *app) { p.RedirectURIs = []string{testRedirect + "?kept=yes"} })
 	q := p.askFor("state", `"><script>javascript:&%`, "scope", scopeOrders)
 	v := &visitor{service: s}
 	page := v.authorize(q, nil).nowhere(200, "<h1>Sign in to main</h1>", "not <script>", "not ZgotmplZ")
@@ -451,7 +451,7 @@ func TestConsent_isGivenByKeyboardInABrowser(t *testing.T) {
 			r.Header.Get("Referer"))
 	}))
 	t.Cleanup(back.Close)
-	p, _ := s.registerApp(func(p *app) { p.RedirectURIs = codeList{back.URL + "/back"} })
+	p, _ := s.registerApp(func(p *app) { p.RedirectURIs = []string{back.URL + "/back"} })
 	b := startBrowser(t)
 	b.open(base + authorizePath(p.askFor()))
 	b.focused("code")
@@ -515,9 +515,9 @@ func TestOAuthPages_fitATelephone(t *testing.T) {
 // FuzzAuthorizeQuery looks for a query that leads anywhere but to a registered address.
 func FuzzAuthorizeQuery(f *testing.F) {
 	s := newService(f, withoutAddressLimits)
-	web, _ := s.registerApp(func(p *app) { p.RedirectURIs = codeList{testRedirect, testRedirect + "?kept=yes"} })
+	web, _ := s.registerApp(func(p *app) { p.RedirectURIs = []string{testRedirect, testRedirect + "?kept=yes"} })
 	device, _ := s.registerApp(func(p *app) {
-		p.Kind, p.RedirectURIs = appInstalled, codeList{"http://127.0.0.1/back", "com.example.app:/back"}
+		p.Kind, p.RedirectURIs = appInstalled, []string{"http://127.0.0.1/back", "com.example.app:/back"}
 	})
 	v := s.signedIn(s.account)
 	allowed := regexp.MustCompile(`^(https://app\.example/back|http://127\.0\.0\.1(:\d{1,5})?/back|` +

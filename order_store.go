@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"reflect"
 	"slices"
@@ -10,10 +11,10 @@ import (
 // orderTable describes the table orders.
 var orderTable = newTable("orders", "o", func(o *order) []field {
 	return []field{{"id", &o.ID}, {"account_id", &o.AccountID}, {"reference", &o.Reference}, {"state", &o.State},
-		{"dispute", &o.Dispute}, {"currency", &o.Currency}, {"lines", jsonList[orderLine]{&o.Lines}},
+		{"dispute", &o.Dispute}, {"currency", &o.Currency}, {"lines", jsonColumn[[]orderLine]{&o.Lines}},
 		{"discount", &o.Discount}, {"delivery", &o.Delivery}, {"delivery_rate", &o.DeliveryRate},
 		{"delivery_gross", &o.DeliveryGross}, {"tip", &o.Tip}, {"ordered_total", &o.OrderedTotal},
-		{"total", &o.Total}, {"vat", jsonList[vatSum]{&o.VAT}}, {"refunded", &o.Refunded}, {"method", &o.Method},
+		{"total", &o.Total}, {"vat", jsonColumn[[]vatSum]{&o.VAT}}, {"refunded", &o.Refunded}, {"method", &o.Method},
 		{"payment_id", &o.PaymentID}, {"attempts", &o.Attempts}, {"capture", &o.Capture}, {"closing", &o.Closing},
 		{"outside_method", &o.OutsideMethod}, {"outside_at", &o.OutsideAt}, {"return_url", &o.ReturnURL},
 		{"cancel_url", &o.CancelURL},
@@ -21,7 +22,7 @@ var orderTable = newTable("orders", "o", func(o *order) []field {
 		{"created_at", &o.CreatedAt}, {"authorized_at", &o.AuthorizedAt}, {"accepted_at", &o.AcceptedAt},
 		{"paid_at", &o.PaidAt}, {"ended_at", &o.EndedAt}, {"pay", &o.Pay}, {"wanted_at", &o.WantedAt},
 		{"reject_reason", &o.RejectReason}, {"reject_text", &o.RejectText}, {"paid_from", &o.PaidFrom},
-		{"seller", optionalObject[seller]{&o.Seller}}, {"ready_at", &o.ReadyAt}}
+		{"seller", jsonColumn[*seller]{&o.Seller}}, {"ready_at", &o.ReadyAt}}
 })
 
 // order returns an order of an owner, or errOrder.
@@ -53,11 +54,11 @@ func (t *tx) saveAndLook(o *order, paymentID string) {
 // refundTable describes the table refunds.
 var refundTable = newTable("refunds", "f", func(f *refund) []field {
 	return []field{{"id", &f.ID}, {"order_id", &f.OrderID}, {"payment_id", &f.PaymentID}, {"amount", &f.Amount},
-		{"lines", (*optionalJSON)(&f.Lines)}, {"vat", jsonList[vatSum]{&f.VAT}}, {"tip", &f.Tip},
+		{"lines", jsonColumn[json.RawMessage]{&f.Lines}}, {"vat", jsonColumn[[]vatSum]{&f.VAT}}, {"tip", &f.Tip},
 		{"reason", &f.Reason}, {"source", &f.Source}, {"state", &f.State}, {"failure", &f.Failure},
 		{"provider_id", &f.ProviderID}, {"made_by", &f.MadeBy}, {"created_at", &f.CreatedAt},
 		{"ended_at", &f.EndedAt}, {"account_id", &f.AccountID}, {"delivery", &f.Delivery},
-		{"kind", &f.Kind}, {"asked", (*optionalJSON)(&f.Asked)}}
+		{"kind", &f.Kind}, {"asked", jsonColumn[json.RawMessage]{&f.Asked}}}
 })
 
 // refundsOf returns the refunds of an order, oldest first.
@@ -203,7 +204,7 @@ func (t *tx) unacceptedOrders(limit int64) ([]string, error) {
 func (t *tx) addCustomer(o *order, who guest) {
 	t.exec(`INSERT INTO order_customers (order_id, name, phone, note, erase_at, fulfilment, language)
 		VALUES (?, ?, ?, ?, ?, ?, ?)`, o.ID, who.Name, who.Phone, who.Note, o.eraseAt(),
-		optionalObject[fulfilment]{&who.Fulfilment}, who.Language)
+		jsonColumn[*fulfilment]{&who.Fulfilment}, who.Language)
 }
 
 // ensureCustomer inserts a guest of whom nothing is known, unless the order has one. With it, what else is personal
@@ -227,7 +228,7 @@ func (q *queries) guestsOf(orderIDs []string) ([]orderGuest, error) {
 const selectGuests = `SELECT c.order_id, c.name, c.phone, c.note, c.fulfilment, c.language FROM `
 
 func (g *orderGuest) dest() []any {
-	return []any{&g.orderID, &g.Name, &g.Phone, &g.Note, optionalObject[fulfilment]{&g.Fulfilment}, &g.Language}
+	return []any{&g.orderID, &g.Name, &g.Phone, &g.Note, jsonColumn[*fulfilment]{&g.Fulfilment}, &g.Language}
 }
 
 // unreadableGuests is a rowReader.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -167,19 +169,31 @@ var errChanged = errors.New("it has changed meanwhile")
 
 const (
 	maxSecretsFile = 16 << 10 // bytes
-	maxSecret      = 200      // characters
+	maxSecret      = 1000     // characters
 )
 
-// secretNames returns the form of each line of a file of secrets, such as "client_id=…", sorted.
-func secretNames(fields map[string]*string) (lines []string) {
-	for name := range fields {
-		lines = append(lines, name+"=…")
+// checkPrivate returns an error if other users can read a file of secrets.
+func checkPrivate(file *os.File) error {
+	info, err := file.Stat()
+	if err == nil && info.Mode().Perm()&0o077 != 0 {
+		err = fmt.Errorf("other users can read %[1]s: run 'chmod 600 %[1]s', and have what is in it replaced "+
+			"if somebody may have read it", file.Name())
 	}
-	slices.Sort(lines)
-	return lines
+	return err
 }
 
-// parseSecretLines parses text as parseSecrets does, into fields by name, all of which are required.
+// readSecretText returns the text of a file of secrets.
+func readSecretText(file io.Reader) (string, error) {
+	text, err := io.ReadAll(io.LimitReader(file, maxSecretsFile+1))
+	if err == nil && len(text) > maxSecretsFile {
+		err = fmt.Errorf("it has more than %d bytes", maxSecretsFile)
+	}
+	return string(text), err
+}
+
+// parseSecretLines parses a text of secrets into fields by name: lines of the form name=value, empty lines, and lines
+// that begin with # as comments. A field whose line is missing stays as it is. Its errors name lines and names, and
+// never a value.
 func parseSecretLines(fields map[string]*string, text string) error {
 	number := 0
 	for line := range strings.Lines(text) {
@@ -201,10 +215,25 @@ func parseSecretLines(fields map[string]*string, text string) error {
 		}
 		*field = value
 	}
+	return nil
+}
+
+// parseAllSecrets is parseSecretLines where no line may be missing.
+func parseAllSecrets(fields map[string]*string, text string) error {
+	err := parseSecretLines(fields, text)
 	for _, line := range secretNames(fields) {
-		if *fields[strings.TrimSuffix(line, "=…")] == "" {
-			return fmt.Errorf("a line %s is missing", line)
+		if err == nil && *fields[strings.TrimSuffix(line, "=…")] == "" {
+			err = fmt.Errorf("a line %s is missing", line)
 		}
 	}
-	return nil
+	return err
+}
+
+// secretNames returns the form of each line of a file of secrets, such as "client_id=…", sorted.
+func secretNames(fields map[string]*string) (lines []string) {
+	for name := range fields {
+		lines = append(lines, name+"=…")
+	}
+	slices.Sort(lines)
+	return lines
 }

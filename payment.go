@@ -521,11 +521,10 @@ func newProviders(out *outbound, urls map[string]string, now func() time.Time) m
 	return all
 }
 
-// parseSecrets reads the secrets for a provider: lines of the form name=value, empty lines, and lines that begin
-// with # as comments. Its errors name lines and names, and never a value.
+// parseSecrets reads the secrets for a provider; see parseAllSecrets.
 func parseSecrets(provider, text string) (s connectionSecrets, err error) {
 	of := providerOf(provider)
-	if err := parseSecretLines(of.secrets(&s), text); err != nil {
+	if err := parseAllSecrets(of.secrets(&s), text); err != nil {
 		return s, err
 	}
 	return s, of.checks(&s)

@@ -396,11 +396,11 @@ func TestPaymentDisconnect_needsForceWhereTheProviderDoesNotAnswer(t *testing.T)
 func TestConnectionSecrets_areJudgedWithoutBeingTold(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"key=a\nkey=b":                        "key appears twice",
-		"key=":                                "key must be 1 to 200 visible ASCII characters",
-		"key=a b":                             "key must be 1 to 200 visible ASCII characters",
-		"key=ä":                               "key must be 1 to 200 visible ASCII characters",
-		"key=" + strings.Repeat("a", 201):     "key must be 1 to 200 visible ASCII characters",
+		"key=a\nkey=b": "key appears twice",
+		"key=":         "key must be 1 to 1000 visible ASCII characters",
+		"key=a b":      "key must be 1 to 1000 visible ASCII characters",
+		"key=ä":        "key must be 1 to 1000 visible ASCII characters",
+		"key=" + strings.Repeat("a", maxSecret+1): "key must be 1 to 1000 visible ASCII characters",
 		"#key=a":                              "a line key=… is missing",
 		"key=a\nwebhook_secret=b":             "line 2 is none of key=…",
 		"key=" + strings.Repeat("a", 200):     "",

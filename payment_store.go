@@ -207,7 +207,7 @@ var paymentConnectionTable = newTable("payment_connections", "c", func(c *paymen
 	return []field{{"id", &c.ID}, {"account_id", &c.AccountID}, {"provider", &c.Provider}, {"live", &c.Live},
 		{"name", &c.Name}, {"secrets", &c.Sealed}, {"webhook_id", &c.WebhookID}, {"webhook_url", &c.WebhookURL},
 		{"failing_since", &c.FailingSince}, {"created_at", &c.CreatedAt}, {"removed_at", &c.RemovedAt},
-		{"methods", jsonList[string]{&c.Methods}}, {"payouts_due_at", &c.PayoutsDueAt},
+		{"methods", jsonColumn[[]string]{&c.Methods}}, {"payouts_due_at", &c.PayoutsDueAt},
 		{"payouts_cursor", &c.PayoutsCursor}}
 })
 
@@ -282,9 +282,9 @@ func (q *queries) knownPayment(connectionID string) (*payment, error) {
 // and of TWINT, which was just tried (provider.tries). Errors: errNotFound if it is not in use.
 func (t *tx) saveConnectionMethods(c *paymentConnection) error {
 	t.exec(`DELETE FROM payment_refusals WHERE connection_id = ?1 AND (method = 'twint'
-		OR method NOT IN (SELECT value FROM json_each(?2)))`, c.ID, jsonList[string]{&c.Methods})
+		OR method NOT IN (SELECT value FROM json_each(?2)))`, c.ID, jsonColumn[[]string]{&c.Methods})
 	return requireRow(t.exec(`UPDATE payment_connections SET methods = ? WHERE id = ? AND removed_at IS NULL`,
-		jsonList[string]{&c.Methods}, c.ID))
+		jsonColumn[[]string]{&c.Methods}, c.ID))
 }
 
 // removePaymentConnection ends the use of a connection. Its row stays, since its payments continue. Errors:
@@ -305,7 +305,7 @@ func (t *tx) setConnectionFailing(id string, since stamp) (changed bool) {
 var paymentRefusalTable = newTable("payment_refusals", "r", func(r *paymentRefusal) []field {
 	return []field{{"connection_id", &r.ConnectionID}, {"method", &r.Method}, {"code", &r.Code}, {"words", &r.Words},
 		{"since", &r.Since}, {"refused_at", &r.RefusedAt}, {"count", &r.Count},
-		{"order_ids", jsonList[string]{&r.OrderIDs}}}
+		{"order_ids", jsonColumn[[]string]{&r.OrderIDs}}}
 })
 
 // paymentRefusals returns what was noted of a connection's attempts: a row for each method at most.
@@ -458,7 +458,7 @@ type listedPayment struct {
 
 	// The provider's id of it: Stripe's PaymentIntent, Vipps' pspReference, or null: it is not known yet.
 	IntentID  *string  `json:"intent_id"`
-	RefundIDs codeList `json:"refund_ids"` // The provider's ids of its refunds that did not fail.
+	RefundIDs []string `json:"refund_ids"` // The provider's ids of its refunds that did not fail.
 	CreatedAt stamp    `json:"created_at"` // When it began.
 
 	// When its money was captured, as the provider says; or was seen to be, if it does not say; or null: it was not.
@@ -474,7 +474,8 @@ var listedPaymentTable = newTable("payments", "p", func(p *listedPayment) []fiel
 		{"method", &p.Method}, {"state", &p.State}, {"reason", &p.Reason}, {"currency", &p.Currency},
 		{"amount", &p.Amount}, {"captured", &p.Captured}, {"refunded", &p.Refunded}, {"intent_id", &p.IntentID},
 		{`(SELECT json_group_array(f.provider_id) FROM refunds f
-			WHERE f.payment_id = p.id AND f.provider_id IS NOT NULL AND f.state <> 'failed')`, &p.RefundIDs},
+			WHERE f.payment_id = p.id AND f.provider_id IS NOT NULL AND f.state <> 'failed')`,
+			jsonColumn[[]string]{&p.RefundIDs}},
 		{"created_at", &p.CreatedAt}, {"captured_at", &p.CapturedAt}, {paidOut, &p.PayoutID}}
 }, "JOIN orders o ON o.id = p.order_id")
 

@@ -132,6 +132,10 @@ type payout struct {
 	Live bool `json:"live"` // With live keys; else no money moves.
 }
 
+// isUnread reports whether what is in the payout is still to be read. Of one that somebody has asked for nobody tells
+// what that is.
+func (p *payout) isUnread() bool { return p.Automatic && p.ReadAt.IsZero() }
+
 // A payoutSum is what is in a payout of one category and way of paying.
 type payoutSum struct {
 	Category payoutCategory `json:"category"`         // What the rows are.

@@ -305,6 +305,29 @@ func TestPayout_ofTestKeysIsNotBooked(t *testing.T) {
 	})
 }
 
+// Against whoever would have days and payouts differ: where test keys are sent from a day on, what arrived before
+// stays out, asked for by name, too.
+func TestPayout_ofTestKeysIsBookedFromTheDayOfTheSwitch(t *testing.T) {
+	t.Parallel()
+	atTill(t, providerStripe, true, false, func(k *till) {
+		k.sql(`UPDATE payment_connections SET live = 0`)
+		before, asked := k.arriving(1, k.sell(methodCard, 1000, 30)), k.arriving(1, k.sell(methodCard, 500, 20))
+		k.until(2, 12)
+		k.do("PATCH", "/books/connections/"+k.books, `{"tests":true}`, k.auth(k.account, scopeBooks)).is(200)
+		sold := k.sell(methodCard, 700, 10)
+		k.until(3, 12)
+		after := k.arriving(3, sold)
+		k.look()
+		k.change(func(t *tx) error {
+			return second(requestPayout(t, ownedBy(k.account), k.books, k.payout(asked).ID))
+		})
+		k.book()
+		k.posted(after, partPayout, "1580 -10, 1580 -690, 1590 690, 6570 10")
+		equal(t, "exports of the one before", len(k.exports(before, partPayout)), 0)
+		k.booked(asked, partPayout, exportWaiting)
+	})
+}
+
 // Against another account at Vipps that writes our id of a payment as its reference.
 func TestPayout_rowsNameNoPaymentOfAnotherAccount(t *testing.T) {
 	t.Parallel()

@@ -60,6 +60,7 @@ func TestPayoutHTTP_isPreviewedAndSentByItsID(t *testing.T) {
 		k.asked("PUT", at+"/mapping", body).is(200).contains(`"warnings":["` + want + " would book ")
 		k.asked("GET", at+"/mapping", "").is(200).contains(want)
 		k.set(func(c *bookConnection) { c.Tests = true })
+		k.sql(`DELETE FROM books_switches`) // since ever
 
 		o := anOrder(k.account)
 		o.Currency = k.currency

@@ -86,7 +86,7 @@ func (t *tx) paidOrder(id string) (p *paidOrder, err error) {
 var factTable = newTable("revenue_facts", "r", func(f *revenueFact) []field {
 	return []field{{"seq", &f.Seq}, {"account_id", &f.AccountID}, {"order_id", &f.OrderID}, {"source", &f.Source},
 		{"currency", &f.Currency}, {"date", &f.Date}, {"own_date", &f.OwnDate}, {"at", &f.At}, {"method", &f.Method},
-		{"test", &f.Test}, {"figures", jsonList[figure]{&f.Figures}}}
+		{"test", &f.Test}, {"figures", jsonColumn[[]figure]{&f.Figures}}}
 })
 
 // factsOf returns the facts of an order, in order of writing.
@@ -106,7 +106,7 @@ func (t *tx) addFact(f *revenueFact) {
 	t.exec(`INSERT INTO revenue_facts (account_id, order_id, source, currency, date, own_date, at, method,
 		test, figures) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		f.AccountID, f.OrderID, f.Source, f.Currency, f.Date, f.OwnDate, f.At, f.Method, f.Test,
-		jsonList[figure]{&f.Figures})
+		jsonColumn[[]figure]{&f.Figures})
 }
 
 // addRevenueDay inserts the row of a day on which something counts, unless it exists.

@@ -34,7 +34,6 @@ const (
 	watchLimit   = 10 * time.Second // for a call, by default
 	watchLines   = 8                // troubles that a message names
 	maxWatchLine = 300              // bytes of each
-	maxWatchFile = 64 << 10         // bytes
 )
 
 // A toldTrouble is what was told of a kind of trouble.
@@ -181,34 +180,26 @@ type watchTarget struct {
 
 // readWatchFile reads the addresses. The error never has one in it.
 func readWatchFile(f *os.File) (w watchTarget, err error) {
-	info, err := f.Stat()
-	if err == nil && info.Mode().Perm()&0o077 != 0 {
-		err = fmt.Errorf("others can read %s: run 'chmod 600 %s', and take other addresses if somebody may have",
-			f.Name(), f.Name())
-	}
-	if err != nil {
+	if err := checkPrivate(f); err != nil {
 		return w, err
 	}
-	text := make([]byte, maxWatchFile)
-	n, _ := f.Read(text) // an empty file lacks an address
-	for line := range strings.Lines(string(text[:n])) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		to := map[string]*string{"ntfy": &w.ntfy, "webhook": &w.webhook, "token": &w.token, "ping": &w.ping}[name]
-		switch {
-		case name == "" || strings.HasPrefix(name, "#"):
-		case to == nil:
-			return w, fmt.Errorf("%s has a line that is none of ntfy=, webhook=, token= and ping=", f.Name())
-		case name != "token" && !isWatchAddress(value):
-			return w, fmt.Errorf("%s: the address of %s= must begin with https://; http reaches this machine only, as "+
-				"http://127.0.0.1", f.Name(), name)
-		default:
-			*to = value
+	fields := map[string]*string{"ntfy": &w.ntfy, "webhook": &w.webhook, "token": &w.token, "ping": &w.ping}
+	text, err := readSecretText(f)
+	if err == nil {
+		err = parseSecretLines(fields, text)
+	}
+	for name, value := range fields {
+		if err == nil && name != "token" && *value != "" && !isWatchAddress(*value) {
+			err = fmt.Errorf("%s= must begin with https://; http reaches this machine only, as http://127.0.0.1", name)
 		}
 	}
-	if (w.ntfy == "") == (w.webhook == "") {
-		return w, fmt.Errorf("%s must have one line ntfy=ADDRESS or webhook=ADDRESS", f.Name())
+	if err == nil && (w.ntfy == "") == (w.webhook == "") {
+		err = errors.New("it must have one line ntfy=ADDRESS or webhook=ADDRESS")
 	}
-	return w, nil
+	if err != nil {
+		err = fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return w, err
 }
 
 // isWatchAddress reports whether an address may be called: over https, or over http on this machine.

@@ -347,7 +347,9 @@ func TestWatch_takesHTTPSOrThisMachineOnly(t *testing.T) {
 		"":                            "must have one line",
 		"ping=https://127.0.0.1/ping": "must have one line",
 		"ntfy=https://a.example/topic-of-mine\nwebhook=https://127.0.0.1/x":       "must have one line",
-		"ntfy=https://a.example/topic-of-mine\ntopic-of-mine=https://a.example/b": "has a line that is none of",
+		"ntfy=https://a.example/topic-of-mine\ntopic-of-mine=https://a.example/b": "line 2 is none of ntfy=…, ",
+		"ntfy=https://a.example/topic-of-mine\nntfy=https://127.0.0.1/x":          "ntfy appears twice",
+		"ntfy=https://a.example/" + strings.Repeat("x", maxSecretsFile):           "more than 16384 bytes",
 		"webhook=" + w.phone.URL + "/topic-of-mine\nping=http://a.b/":             "ping= must begin with https://",
 	} {
 		w.addresses(lines)
@@ -365,7 +367,7 @@ func TestWatch_takesHTTPSOrThisMachineOnly(t *testing.T) {
 	contains(t, said, "the address that notices silence could not be called: it answers with")
 	must(t, os.Chmod(watchPath(w.env["WIDGETD_DB"]), 0o640))
 	said, err = w.run()
-	failIf(t, err == nil || !strings.Contains(said, "others can read"), "%s", said)
+	failIf(t, err == nil || !strings.Contains(said, "other users can read"), "%s", said)
 	must(t, os.Remove(watchPath(w.env["WIDGETD_DB"])))
 	said, err = w.run()
 	failIf(t, err == nil || !strings.Contains(said, "write the address into the file first"), "%s", said)

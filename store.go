@@ -174,7 +174,14 @@ type field struct {
 func fieldsOf(members []member) []field {
 	all := make([]field, len(members), len(members)+20) // room for the columns of a table that are no members
 	for i, m := range members {
-		all[i] = field{m.name, m.at}
+		switch at := m.at.(type) {
+		case *[]string:
+			all[i] = field{m.name, jsonColumn[[]string]{at}}
+		case *json.RawMessage:
+			all[i] = field{m.name, jsonColumn[json.RawMessage]{at}}
+		default:
+			all[i] = field{m.name, at}
+		}
 	}
 	return all
 }
@@ -751,54 +758,6 @@ func (t *tx) storeAnswer(id []byte, a storedAnswer, life time.Duration) {
 		VALUES (?, ?, ?, ?)`, id, a.request, a.sealed, t.now.after(life))
 }
 
-// A codeList is a list of codes, kept as a JSON array.
-type codeList []string
-
-// Value implements driver.Valuer.
-func (c codeList) Value() (driver.Value, error) { return jsonList[string]{(*[]string)(&c)}.Value() }
-
-// Scan implements sql.Scanner.
-func (c *codeList) Scan(v any) error { return jsonList[string]{(*[]string)(c)}.Scan(v) }
-
-// optionalJSON is a JSON text column that may be NULL, which is nil.
-type optionalJSON json.RawMessage
-
-// Value implements driver.Valuer.
-func (j optionalJSON) Value() (driver.Value, error) {
-	if len(j) == 0 {
-		return nil, nil
-	}
-	return string(j), nil
-}
-
-// Scan implements sql.Scanner.
-func (j *optionalJSON) Scan(v any) error {
-	if v == nil {
-		*j = nil
-		return nil
-	}
-	return (*jsonText)(j).Scan(v)
-}
-
-// jsonText is a JSON text column.
-type jsonText json.RawMessage
-
-// Value implements driver.Valuer.
-func (j jsonText) Value() (driver.Value, error) { return string(j), nil }
-
-// Scan implements sql.Scanner.
-func (j *jsonText) Scan(v any) error {
-	text, ok := v.(string)
-	if !ok {
-		return fmt.Errorf("JSON is stored as %T", v)
-	}
-	*j = jsonText(text)
-	if !json.Valid(*j) {
-		return errors.New("what is stored is not JSON")
-	}
-	return nil
-}
-
 // requireRow takes the result of exec and returns errNotFound when no row was changed.
 func requireRow(n int64) error {
 	if n == 0 {
@@ -863,26 +822,36 @@ var anyAccount = owner{every: true}
 // ownedBy matches the rows of one account; with "" it matches none.
 func ownedBy(accountID string) owner { return owner{account: accountID} }
 
-// jsonList is a column that holds a JSON array.
-type jsonList[T any] struct{ to *[]T }
+// A jsonColumn is a column that holds JSON: for a list that is nil "[]", for anything else that is nil NULL.
+type jsonColumn[T any] struct{ to *T }
 
 // Value implements driver.Valuer.
-func (l jsonList[T]) Value() (driver.Value, error) {
-	if len(*l.to) == 0 {
+func (c jsonColumn[T]) Value() (driver.Value, error) {
+	if text, isText := any(*c.to).(json.RawMessage); len(text) > 0 {
+		return string(text), nil // as it was sent
+	} else if isText {
+		return nil, nil
+	}
+	text, err := json.Marshal(*c.to)
+	if string(text) != "null" {
+		return string(text), err
+	}
+	if reflect.TypeFor[T]().Kind() == reflect.Slice {
 		return "[]", nil
 	}
-	text, err := json.Marshal(*l.to)
-	return string(text), err
+	return nil, nil
 }
 
 // Scan implements sql.Scanner.
-func (l jsonList[T]) Scan(v any) error {
-	text, ok := v.(string)
-	if !ok {
-		return fmt.Errorf("a JSON array is stored as %T", v)
+func (c jsonColumn[T]) Scan(v any) error {
+	*c.to = *new(T)
+	switch v := v.(type) {
+	case nil:
+		return nil
+	case string:
+		return json.Unmarshal([]byte(v), c.to)
 	}
-	*l.to = nil
-	return json.Unmarshal([]byte(text), l.to)
+	return fmt.Errorf("JSON is stored as %T", v)
 }
 
 // optionalText is a column that holds a text, or NULL, which is "".
@@ -903,31 +872,6 @@ func (o optionalText) Scan(v any) error {
 		return fmt.Errorf("a text is stored as %T", v)
 	}
 	return nil
-}
-
-// optionalObject is a column that holds a JSON object, or NULL, which is nil.
-type optionalObject[T any] struct{ to **T }
-
-// Value implements driver.Valuer.
-func (o optionalObject[T]) Value() (driver.Value, error) {
-	if *o.to == nil {
-		return nil, nil
-	}
-	text, err := json.Marshal(*o.to)
-	return string(text), err
-}
-
-// Scan implements sql.Scanner.
-func (o optionalObject[T]) Scan(v any) error {
-	*o.to = nil
-	if v == nil {
-		return nil
-	}
-	text, ok := v.(string)
-	if !ok {
-		return fmt.Errorf("a JSON object is stored as %T", v)
-	}
-	return json.Unmarshal([]byte(text), o.to)
 }
 
 // blanked returns SQL for a text of filler characters that has as many bytes as a column's value; NULL for NULL.

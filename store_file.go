@@ -917,7 +917,7 @@ func lostReferences(key []string) string {
 
 // seatCounts is SQL for what license_seats should hold.
 const seatCounts = `SELECT license_id, count(*) FILTER (WHERE active) AS used, count(*) AS counting FROM (` +
-	`SELECT license_id, state = 'active' AS active FROM devices WHERE state = 'active' OR counts_until IS NOT NULL ` +
+	`SELECT license_id, state = 'active' AS active FROM devices WHERE counting ` +
 	`UNION ALL SELECT license_id, 0 FROM past_fingerprints) GROUP BY license_id`
 
 // seatFaults returns a fault if license_seats differs from the number of active devices or of

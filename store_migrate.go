@@ -563,12 +563,13 @@ func (m *migration) nameInvalidTimes(report *upgradeReport, table, column, condi
 	})
 }
 
+// unlimitedTransfers is the SQL condition for licences that limit devices but not transfers, and are not revoked.
+const unlimitedTransfers = `max_devices IS NOT NULL AND max_transfers IS NULL AND state <> 'revoked'`
+
 // adviseOnTransfers says how many licences limit devices but not transfers. Version 1 made them so by default, later
 // ones do not.
 func adviseOnTransfers(q *queries) (string, error) {
-	var unlimited int64
-	err := q.one(`SELECT count(*) FROM licenses
-		WHERE max_devices IS NOT NULL AND max_transfers IS NULL AND state <> 'revoked'`, nil, &unlimited)
+	unlimited, err := oneValue[int64](q, `SELECT count(*) FROM licenses WHERE `+unlimitedTransfers)
 	if err != nil || unlimited == 0 {
 		return "", err
 	}

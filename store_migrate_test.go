@@ -98,7 +98,7 @@ func readContent(path string, columns map[string][]string) (c content, err error
 		}
 		for name := range c.schema {
 			if table, found := strings.CutPrefix(name, "table "); found && err == nil {
-				c.columns[table], err = q.texts(`SELECT name FROM pragma_table_xinfo(?1) WHERE ?1 <> 'epoch'
+				c.columns[table], err = q.texts(`SELECT name FROM pragma_table_info(?1) WHERE ?1 <> 'epoch'
 					OR name NOT IN ('identity', 'began_at')`, table) // which no two files have alike
 			}
 		}

@@ -65,7 +65,7 @@ func TestSchema_columnsAllHaveACommentAndTimesARule(t *testing.T) {
 			t.Errorf("schema.sql writes %s in another way than this test reads", table)
 			continue
 		}
-		err := s.each(`SELECT name FROM pragma_table_info(?)`, []any{table}, func(scan func(...any) error) error {
+		err := s.each(`SELECT name FROM pragma_table_xinfo(?)`, []any{table}, func(scan func(...any) error) error {
 			var column string
 			if err := scan(&column); err != nil {
 				return err
@@ -76,6 +76,9 @@ func TestSchema_columnsAllHaveACommentAndTimesARule(t *testing.T) {
 				t.Errorf("%s.%s has no comment: %q", table, column, line)
 			}
 			isTime := strings.HasSuffix(column, "_at") || column == "at" || column == "quarter"
+			if strings.Contains(declared, " AS (") {
+				return nil // SQLite makes it of columns that have rules
+			}
 			rule := regexp.MustCompile(`CHECK \(` + column +
 				` (IS strftime\('%Y-%m-%dT%H:%M:%SZ', ` + column + `, '\+0 days'\)|LIKE '____-__-__T__:__:00Z')\)`)
 			if isTime && !(strings.Contains(declared, "TEXT") && rule.MatchString(declared)) ||

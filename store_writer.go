@@ -350,11 +350,13 @@ func (w *writer) update(ctx context.Context, f func(*tx) error) error {
 }
 
 // inParts runs f in one transaction after the other, until one of them leaves nothing. Each gets what the one before,
-// which is committed, has returned: where to go on, or what was done so far; the first gets the zero value. Other jobs
-// run in between. It returns what the last that was committed has returned.
+// which is committed, has returned: where to go on, or what was done so far; the first gets from. f may run again with
+// what it got, so it must not change that. Other jobs run in between. It returns what the last that was committed has
+// returned.
 func inParts[Place any](
-	ctx context.Context, w *writer, f func(t *tx, at Place) (next Place, more bool, err error),
+	ctx context.Context, w *writer, from Place, f func(t *tx, at Place) (next Place, more bool, err error),
 ) (at Place, err error) {
+	at = from
 	for more := true; more; {
 		var next Place
 		began := time.Now()
@@ -369,8 +371,8 @@ func inParts[Place any](
 		case err != nil:
 			return at, err
 		}
-		if at = next; more { // another process that waits for the lock tries now and then, and must find it free
-			time.Sleep(time.Since(began))
+		if at = next; more { // another process that waits for the lock tries ten times a second, and must find it free
+			time.Sleep(min(time.Since(began), time.Second))
 		}
 	}
 	return at, nil
@@ -381,7 +383,7 @@ func inParts[Place any](
 func (w *writer) updateInParts(
 	ctx context.Context, atOnce int64, f func(*tx) (int64, error),
 ) (total int64, err error) {
-	return inParts(ctx, w, func(t *tx, total int64) (int64, bool, error) {
+	return inParts(ctx, w, 0, func(t *tx, total int64) (int64, bool, error) {
 		n, err := f(t)
 		return total + n, n >= atOnce, err
 	})

@@ -44,7 +44,7 @@ func useEverything(t testing.TB) *filledFile {
 	s := newService(t, withoutAddressLimits)
 	f := &filledFile{keys: s.keys}
 	f.license, f.key = s.addLicense(license{Plan: ptr("pro"),
-		terms: terms{MaxDevices: ptr(3), Entitlements: codeList{"kds", "reports"}}})
+		terms: terms{MaxDevices: ptr(3), Entitlements: []string{"kds", "reports"}}})
 	f.widget = s.addWidget(s.account)
 	f.admin, f.stats = s.token(s.account, scopeAdmin), s.token(s.account, scopeStats)
 	f.lease = s.activate(f.key, "kitchen-1").is(200).text("token")

@@ -15,7 +15,7 @@ type member struct {
 	name string // "max_devices"
 
 	// at is where the row has the value. A *string is never empty; in a new row null counts as left out. A **string,
-	// **int or *stamp may be null. Others are *int, *bool, *codeList (a list of texts) and *jsonText (an object).
+	// **int or *stamp may be null. Others are *int, *bool, *[]string and *json.RawMessage (an object).
 	at any
 
 	needed     bool       // a new row must have it

@@ -133,7 +133,7 @@ type webhook struct {
 	ID          string       `json:"id" is:"whe"`            // The id of the webhook.
 	AccountID   string       `json:"account_id" is:"acct"`   // The account whose events it gets.
 	URL         string       `json:"url" is:"uri"`           // Where events are posted to.
-	Types       codeList     `json:"types" is:"webhookType"` // The types of the events that it gets.
+	Types       []string     `json:"types" is:"webhookType"` // The types of the events that it gets.
 	Description *string      `json:"description"`            // What it is, for people, or null: nothing was said.
 	State       webhookState `json:"state"`                  // Whether it gets events.
 

@@ -102,7 +102,7 @@ type webhookRow struct {
 	Reason       *webhookReason `json:"reason"`
 	FailingSince stamp          `json:"failing_since"`
 	Host         string         `json:"host"`
-	Types        codeList       `json:"types"`
+	Types        []string       `json:"types"`
 	Description  *string        `json:"description"`
 	AccountID    string         `json:"account_id"`
 	Waiting      int            `json:"waiting"` // events that are still to be sent, up to maxWaiting

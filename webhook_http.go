@@ -199,7 +199,7 @@ func (a *webhookAPI) readURL(in *input) string {
 }
 
 // readTypes reads the types of a webhook.
-func (a *webhookAPI) readTypes(in *input) codeList {
+func (a *webhookAPI) readTypes(in *input) []string {
 	// The types of the events that it gets, none twice.
 	types := in.texts(reading{name: "types", need: required, low: 1, high: len(a.types), each: maxNameLength,
 		check: &textCheck{words: asTexts(a.types), named: reflect.TypeFor[webhookType]()}})
@@ -233,7 +233,7 @@ func (a *webhookAPI) listWebhooks(ctx context.Context, _ *call, of owner, page p
 // A newWebhook is the request for a webhook. A member that is not listed here is refused.
 type newWebhook struct {
 	url         string
-	types       codeList
+	types       []string
 	description *string
 }
 

@@ -246,7 +246,7 @@ func (h *webhookHistory) act() {
 			patch("url", new(h.r.url(fmt.Sprintf("/%d?%d", at, h.random.IntN(3)))))
 		}
 	case 3, 4, 5:
-		patch("types", new(codeList(h.newTypes(hook))))
+		patch("types", new(h.newTypes(hook)))
 	case 6:
 		rule(func(t *tx) error { _, err := requestTest(t, anyAccount, hook.ID, by); return err })
 	case 7, 8:

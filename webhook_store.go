@@ -13,7 +13,8 @@ import (
 var webhookTable = newTable("webhooks", "w", func(w *webhook) []field {
 	return []field{{"id", &w.ID}, {"account_id", &w.AccountID}, {"url", &w.URL},
 		{`CASE WHEN json_valid(w.types) THEN
-		(SELECT json_group_array(value) FROM json_each(w.types) WHERE type = 'text') ELSE w.types END`, &w.Types},
+		(SELECT json_group_array(value) FROM json_each(w.types) WHERE type = 'text') ELSE w.types END`,
+			jsonColumn[[]string]{&w.Types}},
 		{"description", &w.Description}, {"state", &w.State}, {"reason", &w.Reason},
 		{"failing_since", &w.FailingSince}, {"rotated_at", &w.RotatedAt},
 		{`EXISTS (SELECT 1 FROM webhook_queues q WHERE q.webhook_id = w.id AND q.replay_seq IS NOT NULL)`,
@@ -70,7 +71,7 @@ func (t *tx) addWebhook(w *webhook) {
 	t.exec(`INSERT INTO webhooks
 		(id, account_id, url, types, description, state, secret_number, made_by, created_at, updated_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		w.ID, w.AccountID, w.URL, w.Types, w.Description, w.State, w.SecretNumber,
+		w.ID, w.AccountID, w.URL, jsonColumn[[]string]{&w.Types}, w.Description, w.State, w.SecretNumber,
 		w.MadeBy, w.CreatedAt, w.UpdatedAt)
 }
 
@@ -78,7 +79,7 @@ func (t *tx) addWebhook(w *webhook) {
 // queue when it becomes enabled, and removes the queue when it no longer is.
 func (t *tx) saveWebhook(w *webhook) {
 	webhookTable.update(t, w, `url description state reason failing_since secret_number rotated_at updated_at`,
-		`, types = ?, test_seq = nullif(?, 0) WHERE id = ?`, w.Types, w.TestSeq, w.ID)
+		`, types = ?, test_seq = nullif(?, 0) WHERE id = ?`, jsonColumn[[]string]{&w.Types}, w.TestSeq, w.ID)
 }
 
 // deleteWebhook removes a webhook. A trigger removes its queue; what is left of
@@ -186,8 +187,8 @@ func (q *queries) mayGet(webhookID string, kind eventType) (bool, error) {
 	err := q.one(`SELECT x.app_id, coalesce(g.scope, p.own_scope, ''), coalesce(p.scope, '')
 		FROM webhooks w JOIN accounts a ON a.id = w.account_id LEFT JOIN app_webhooks x ON x.webhook_id = w.id
 		LEFT JOIN apps p ON p.id = x.app_id LEFT JOIN accounts o ON o.id = p.account_id
-		LEFT JOIN grants g ON g.id = x.grant_id WHERE w.id = ? AND a.closed_at IS NULL AND o.closed_at IS NULL
-		AND p.removed_at IS NULL AND g.ended_at IS NULL`, []any{webhookID}, &appID, &agreed, &registered)
+		LEFT JOIN grants g ON g.id = x.grant_id WHERE w.id = ? AND `+actsStill,
+		[]any{webhookID}, &appID, &agreed, &registered)
 	if err != nil || appID == nil {
 		return err == nil, except(err, errNotFound)
 	}

@@ -96,7 +96,7 @@ func widgetRemove(e *env) error {
 	}
 	var removed int64
 	err = e.withStore(func(st *store) (err error) {
-		removed, err = inParts(e.ctx, st.writer, func(t *tx, earlier int64) (int64, bool, error) {
+		removed, err = inParts(e.ctx, st.writer, 0, func(t *tx, earlier int64) (int64, bool, error) {
 			return t.removeWidget(id, actor, earlier)
 		})
 		return err

@@ -38,7 +38,7 @@ INSERT INTO new.devices (id, license_id, fingerprint, name, platform, app_versio
 
 INSERT INTO new.license_seats (license_id, used, counting)
   SELECT license_id, count(*) FILTER (WHERE state = 'active'), count(*) FROM new.devices
-  WHERE state = 'active' OR counts_until IS NOT NULL GROUP BY license_id;
+  WHERE counting GROUP BY license_id;
 
 INSERT INTO new.events (seq, id, at, type, account_id, subject_id, actor, data)
   SELECT seq, id, at, type, account_id, coalesce(license_id, lead_id, ''), actor,

@@ -138,6 +138,7 @@ CREATE TABLE licenses (
   starts_at          TEXT CHECK (starts_at IS strftime('%Y-%m-%dT%H:%M:%SZ', starts_at, '+0 days')), -- not before; NULL: at once
   expires_at         TEXT CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- not after; NULL: never, or not yet activated
   grace_days         INTEGER NOT NULL DEFAULT 0 CHECK (grace_days BETWEEN 0 AND 3650), -- days after expires_at in which known devices go on
+  grace_ends_at      TEXT AS (strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')), -- the end of these: no device goes on from then; NULL: never
   duration_days      INTEGER CHECK (duration_days BETWEEN 1 AND 36500), -- length of a term, for renewing and for first_activation
   expiry_basis       TEXT NOT NULL DEFAULT 'issue' CHECK (expiry_basis IN ('issue', 'first_activation')), -- from when duration_days counts
   lease_hours        INTEGER NOT NULL DEFAULT 336 CHECK (lease_hours BETWEEN 1 AND 2160), -- how long a device token proves the licence offline
@@ -166,8 +167,8 @@ CREATE INDEX licenses_expiring_due ON licenses (expires_at)
   WHERE state <> 'revoked' AND expiring_noted IS NOT expires_at;
 CREATE INDEX licenses_grace_due ON licenses (expires_at)
   WHERE state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at;
-CREATE INDEX licenses_expiry_due ON licenses (strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days'))
-  WHERE state <> 'revoked' AND expired_noted IS NOT strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days');
+CREATE INDEX licenses_expiry_due ON licenses (grace_ends_at)
+  WHERE state <> 'revoked' AND expired_noted IS NOT grace_ends_at;
 
 CREATE TABLE license_keys (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of the normalised key; the key itself is kept nowhere
@@ -197,6 +198,7 @@ CREATE TABLE devices (
   last_seen_at     TEXT NOT NULL CHECK (last_seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_seen_at, '+0 days')), -- to the minute
   released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at, '+0 days')), -- when it last gave its seat back
   counts_until     TEXT CHECK (counts_until IS strftime('%Y-%m-%dT%H:%M:%SZ', counts_until, '+0 days')), -- the latest end of its leases; once it holds no seat, until when its fingerprint counts for the licence; NULL: it counts no longer
+  counting         INTEGER AS (state = 'active' OR counts_until IS NOT NULL), -- 1: its fingerprint counts for the licence
   ended_seq        INTEGER NOT NULL DEFAULT 0,                       -- number of the last lease that ended because its seat was taken away
   tokens_end_at    TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at, '+0 days')), -- when that was: no token from before works; NULL: never
   released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who gave it back
@@ -228,26 +230,23 @@ CREATE INDEX past_fingerprints_counting_license ON past_fingerprints (license_id
 CREATE TABLE license_seats (
   license_id TEXT PRIMARY KEY REFERENCES licenses (id),              -- which licence
   used       INTEGER NOT NULL CHECK (used >= 0),                     -- its active devices
-  counting   INTEGER NOT NULL CHECK (counting >= 0)                  -- these, the others with counts_until, and its past fingerprints
+  counting   INTEGER NOT NULL CHECK (counting >= 0)                  -- its devices that are counting, and its past fingerprints
 ) STRICT, WITHOUT ROWID;
 
-CREATE TRIGGER devices_added AFTER INSERT ON devices
-WHEN new.state = 'active' OR new.counts_until IS NOT NULL BEGIN
+CREATE TRIGGER devices_added AFTER INSERT ON devices WHEN new.counting BEGIN
   INSERT INTO license_seats (license_id, used, counting) VALUES (new.license_id, new.state = 'active', 1)
     ON CONFLICT DO UPDATE SET used = used + excluded.used, counting = counting + 1;
 END;
-CREATE TRIGGER devices_removed AFTER DELETE ON devices
-WHEN old.state = 'active' OR old.counts_until IS NOT NULL BEGIN
+CREATE TRIGGER devices_removed AFTER DELETE ON devices WHEN old.counting BEGIN
   UPDATE license_seats SET used = max(0, used - (old.state = 'active')), counting = max(0, counting - 1)
     WHERE license_id = old.license_id;
 END;
 CREATE TRIGGER devices_changed AFTER UPDATE OF state, license_id, counts_until ON devices
-WHEN old.state <> new.state OR old.license_id <> new.license_id
-  OR (old.counts_until IS NULL) <> (new.counts_until IS NULL) BEGIN
+WHEN old.state <> new.state OR old.license_id <> new.license_id OR old.counting <> new.counting BEGIN
   UPDATE license_seats SET used = max(0, used - (old.state = 'active')), counting = max(0, counting - 1)
-    WHERE license_id = old.license_id AND (old.state = 'active' OR old.counts_until IS NOT NULL);
+    WHERE license_id = old.license_id AND old.counting;
   INSERT INTO license_seats (license_id, used, counting) SELECT new.license_id, new.state = 'active', 1
-    WHERE new.state = 'active' OR new.counts_until IS NOT NULL
+    WHERE new.counting
     ON CONFLICT DO UPDATE SET used = used + excluded.used, counting = counting + 1;
 END;
 -- The tokens of a device end when its seat is taken away with the sqlite3 shell, too.
@@ -1002,7 +1001,7 @@ SELECT l.id, a.name AS account, l.product, l.plan, l.customer,
          WHEN l.state = 'suspended' OR a.closed_at IS NOT NULL THEN 'suspended'
          WHEN l.starts_at > strftime('%Y-%m-%dT%H:%M:%SZ', 'now') THEN 'not_started'
          WHEN l.expires_at IS NULL OR l.expires_at > strftime('%Y-%m-%dT%H:%M:%SZ', 'now') THEN 'active'
-         WHEN strftime('%Y-%m-%dT%H:%M:%SZ', l.expires_at, l.grace_days || ' days') > strftime('%Y-%m-%dT%H:%M:%SZ', 'now') THEN 'grace'
+         WHEN l.grace_ends_at > strftime('%Y-%m-%dT%H:%M:%SZ', 'now') THEN 'grace'
          ELSE 'expired'
        END AS status,
        l.reason,
