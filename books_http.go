@@ -135,7 +135,7 @@ func booksRefusal(err error) error {
 	case heldNoLicense, heldNoRight:
 		return errLack(err)
 	case reasonOff:
-		return errBooksOff
+		return cmp.Or(failed.err, error(errBooksOff))
 	case reasonAppNotSet, reasonAppRefused:
 		return &refusal{code: codeBooksNotSet}
 	}

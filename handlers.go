@@ -182,6 +182,7 @@ type serverOptions struct {
 
 	statusSocket string      // path of the socket that 'widgetd status' asks; "": none
 	accessLog    bool        // log a line for each request
+	noOutside    error       // why nobody outside is asked: the file is a demo's; nil: they are
 	synchronised func() bool // whether the kernel says that the wall clock is right; nil: it never does
 	noRoots      bool        // this machine knows no certificate authority
 	supervisor   notifySocket
@@ -510,8 +511,8 @@ func (s *server) checkToken(c *call) error {
 // peer may work with them, it asks none.
 func (s *server) connector(off bool) connector {
 	return connector{store: s.store, keys: s.keys.Load, log: s.log, now: s.now, steady: s.steady,
-		doubted: s.clockDoubted, wake: make(chan struct{}, 1),
-		idle: func() bool { return off || s.store.waits() }}
+		doubted: s.clockDoubted, wake: make(chan struct{}, 1), noOutside: s.noOutside,
+		idle: func() bool { return off || s.noOutside != nil || s.store.waits() }}
 }
 
 // scrubWAL truncates the write-ahead log, so that it no longer holds what was erased. It waits up
