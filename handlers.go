@@ -42,6 +42,7 @@ type route struct {
 	token      tokenRule     // whether it needs a bearer token
 	scope      string        // scopes that a token must have, space-separated; "": none
 	ownScope   string        // scope without which a token of an application or for all accounts is ignored; "": none
+	noApps     bool          // takes no token of an application
 	origin     originRule    // which Origins it accepts
 	address    string        // name of the rate limit by address for anonymous callers, before the body; "": none
 	ownAddress string        // as address, of a limit that its handler takes from itself
@@ -181,8 +182,8 @@ type serverOptions struct {
 	urls map[string]string
 
 	statusSocket string      // path of the socket that 'widgetd status' asks; "": none
-	accessLog    bool        // log a line for each request
 	noOutside    error       // why nobody outside is asked: the file is a demo's; nil: they are
+	accessLog    bool        // log a line for each request
 	synchronised func() bool // whether the kernel says that the wall clock is right; nil: it never does
 	noRoots      bool        // this machine knows no certificate authority
 	supervisor   notifySocket
@@ -499,6 +500,9 @@ func (s *server) checkToken(c *call) error {
 		if !who.has(scope) {
 			return errScope(c.route.scope, "The token does not have the scope "+scope+".")
 		}
+	}
+	if c.route.noApps && who.app != "" {
+		return errScope(c.route.scope, "This needs a token of the account, not an application's.")
 	}
 	if c.route.ownScope != "" && (who.app != "" || who.all) && !who.has(c.route.ownScope) {
 		return nil
