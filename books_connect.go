@@ -91,7 +91,7 @@ func (a *bookAuthorization) ofPerson() bool { return strings.HasPrefix(a.MadeBy,
 // books_not_available, errBooksOff.
 func (b *books) authorize(ctx context.Context, accountID, product, base, actor string) (*bookLink, error) {
 	if b.off() {
-		return nil, errBooksOff
+		return nil, cmp.Or(b.noOutside, error(errBooksOff))
 	}
 	app, err := b.appSecrets(product)
 	if _, refused := errors.AsType[*outboundError](err); refused {

@@ -50,7 +50,7 @@ func connectionRoutes(a *booksAPI) []route {
 		{pattern: "POST /books/connections", scope: scopeBooks, refuses: "books_not_available books_unavailable",
 			endpoint: owned(a.server, readNewBookConnection, a.connectBooks)},
 		{pattern: "POST /books/signin", scope: scopesOfEntries, creates: true, noBody: true,
-			refuses: "insufficient_scope", endpoint: owned(a.server, readNoMembers, a.makeBooksCode)},
+			noApps: true, endpoint: owned(a.server, readNoMembers, a.makeBooksCode)},
 		{pattern: "GET " + connectionPath, scope: scopeBooks, refuses: ofConnection,
 			endpoint: connected(a, readNoMembers, a.getBookConnection)},
 		{pattern: "PATCH " + connectionPath, scope: scopeBooks, refuses: ofConnection + " books_connection_state",
@@ -136,7 +136,7 @@ func booksRefusal(err error) error {
 	case heldNoLicense, heldNoRight:
 		return errLack(err)
 	case reasonOff:
-		return errBooksOff
+		return cmp.Or(failed.err, error(errBooksOff))
 	case reasonAppNotSet, reasonAppRefused:
 		return &refusal{code: codeBooksNotSet}
 	}
@@ -210,9 +210,6 @@ func (a *booksAPI) connectBooks(ctx context.Context, c *call, of owner, r *newBo
 // in, works once, and expires in 15 minutes; an account has 10 at most, of which the oldest goes. An application's
 // token can't make one, since what somebody does there would outlive what it was given.
 func (a *booksAPI) makeBooksCode(ctx context.Context, c *call, of owner, _ noMembers) (*signinCode, error) {
-	if c.caller.app != "" {
-		return nil, errScope(scopesOfEntries, "This needs a token of the account, not an application's.")
-	}
 	return create(ctx, a.server, c, func(t *tx) (*signinCode, error) {
 		return makeSigninCode(t, a.keys.Load(), sessionBooks, c.oneOwner(of).account, actorToken(c))
 	})

@@ -79,12 +79,16 @@ func (a *booksAPI) visited(answer visitAnswer) handler {
 		if err := a.admit(ctx, c); err != nil {
 			return nil, err
 		}
+		if c.in.query.Has(langParameter) {
+			c.response.Header().Add("Set-Cookie", langCookie+"="+string(ownerLanguage(c.request))+
+				"; Path=/; Max-Age=31536000; HttpOnly; SameSite=Lax") // a year; it is no secret
+		}
 		var err error
 		if v.who, err = a.signedInFor(a.store.queries, c, sessionBooks); err != nil {
 			return nil, err
 		}
 		if v.who == nil {
-			return a.booksSignin(c, "", http.StatusOK)
+			return a.booksSignin(c, "", "", http.StatusOK)
 		}
 		v.of = ownedBy(v.who.AccountID)
 		if name := c.in.pathValue("product"); name != "" {
@@ -153,15 +157,16 @@ type booksPage struct {
 	Choices *companyChoice
 	zone    *time.Location
 
+	Languages   []languageLink
 	Connections []*connectionView
 	Mapping     *mappingTable
 	Day         *dayView
 	Sending     *sendingView
 }
 
-// newBooksPage makes a page in the language that a request prefers.
+// newBooksPage makes a page in the language of ownerLanguage.
 func newBooksPage(r *http.Request, title string) *booksPage {
-	lang := languageOf(r, pageLanguages[:ownerLanguages])
+	lang := ownerLanguage(r)
 	return &booksPage{pageFrame: pageFrame{pageLanguage: lang, texts: textsByLanguage[lang]().Books, Title: title}}
 }
 
@@ -170,6 +175,9 @@ func (a *booksAPI) page(v *booksVisit, title string) (*booksPage, error) {
 	p := newBooksPage(v.request, title)
 	p.Up, p.Account = upFrom(v.call), printable(v.who.Account)
 	of, err := a.store.settings(v.who.AccountID)
+	if v.route.method() == http.MethodGet { // else the link would lose what was filled in
+		p.Languages = p.switches(v.request.URL.Query())
+	}
 	if p.pageBrand, p.zone = brandOf(v.call, of), shownZone(of.Zone); v.b != nil {
 		p.Product, p.Shown = v.product.name, v.b.shownHash()
 	}
@@ -232,10 +240,10 @@ func booksRefused(r *http.Request, ref *refusal, requestID string) *reply {
 	return booksTemplate.renderRefusal(ref.code.status, p)
 }
 
-// booksSignin makes the page that asks for a code.
-func (a *booksAPI) booksSignin(c *call, notice string, status int) (*reply, error) {
+// booksSignin makes the page that asks for a code; typed is a wrong one.
+func (a *booksAPI) booksSignin(c *call, notice, typed string, status int) (*reply, error) {
 	p := newOAuthPage(c.request, signinTitle)
-	p.SignIn, p.Notice = upFrom(c)+"books", notice
+	p.SignIn, p.Notice, p.Typed = upFrom(c)+"books", notice, printable(cutText(typed, maxCodeTyped))
 	if err := a.showMain(c, p); err != nil {
 		return nil, err
 	}
@@ -250,7 +258,7 @@ func (a *booksAPI) takeBooksCode(ctx context.Context, c *call) (any, error) {
 	}
 	cookie, err := a.takeTyped(ctx, c, sessionBooks, form["code"])
 	if errors.Is(err, errSigninCode) {
-		return a.booksSignin(c, "wrong_code", http.StatusForbidden)
+		return a.booksSignin(c, "wrong_code", form["code"], http.StatusForbidden)
 	}
 	if err != nil {
 		return nil, err

@@ -363,3 +363,22 @@ func TestBooksPages_leadABrowserFromACodeToAPostedDay(t *testing.T) {
 		}
 	}
 }
+
+// TestBooksPages_speakTheLanguageThatWasChosen: from the page that asks for a code on, until another one is chosen. A
+// wrong code stays in its field.
+func TestBooksPages_speakTheLanguageThatWasChosen(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	const kept, it = "Cookie: " + langCookie + "=de", "Accept-Language: it"
+	cookie := s.get("/books?lang=de", it).is(200).shows(`<html lang="de">`, `"?lang=fr"`).header.Get("Set-Cookie")
+	contains(t, cookie, langCookie+"=de; Path=/; Max-Age=31536000; HttpOnly", "SameSite=Lax")
+	again := s.get("/books", kept, it).is(200).shows(`<html lang="de">`)
+	equal(t, "what is set unasked", again.header.Get("Set-Cookie"), "")
+	s.get("/books?lang=tlh", kept, it).is(200).shows(`<html lang="de">`)
+	s.get("/books", "Cookie: "+langCookie+"=tlh", it).is(200).shows(`<html lang="it">`)
+	s.do("POST", "/books", "code=K-<b>", formType, fromHere, kept).is(403).shows(`<html lang="de">`,
+		`value="K-&lt;b&gt;"`)
+	v := (&bookkeeper{service: s}).entersBooks(s.account)
+	s.get("/books?lang=fr", "Cookie: "+v.cookie, kept).is(200).shows(`<html lang="fr">`, `hreflang="fr" aria-current`)
+	s.get("/books/callback/xero?state=x", kept).is(409).shows(`<html lang="de">`, "not ?lang=")
+}

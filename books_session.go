@@ -116,7 +116,7 @@ func (b *books) askOnce(
 // of the original.
 func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSession, error) {
 	if b.off() {
-		return nil, &outboundError{reason: reasonOff}
+		return nil, &outboundError{reason: reasonOff, err: b.noOutside}
 	}
 	for {
 		c, err := b.store.usedBookConnection(anyAccount, id)

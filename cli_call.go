@@ -421,7 +421,7 @@ func (e *env) asOperator(keys func(*env) (*keyring, error), f func(*routeCaller)
 		return err
 	}
 	return e.explain(e.withStore(func(st *store) error {
-		how := serverOptions{outboundAllow: allow, urls: e.values}
+		how := serverOptions{outboundAllow: allow, urls: e.values, noOutside: st.refuseDemo(st.path)}
 		s, err := newServer(st, ring, how, slog.New(slog.DiscardHandler), e.nouns)
 		if err != nil {
 			return err

@@ -311,12 +311,7 @@ func (e *env) withStore(f func(*store) error) error {
 		}
 	}
 	e.opened = st
-	if e.asksVendors() {
-		err = st.refuseDemo(st.path)
-	}
-	if err == nil {
-		err = withNextStep(f(st))
-	}
+	err = withNextStep(f(st))
 	e.opened = nil
 	if err == nil {
 		for _, row := range st.met.rowsMet() {
@@ -328,11 +323,6 @@ func (e *env) withStore(f func(*store) error) error {
 		return err
 	}
 	return errors.Join(err, st.close())
-}
-
-// asksVendors reports whether the command asks payment providers or books: it takes an address in the place of theirs.
-func (e *env) asksVendors() bool {
-	return e.command != nil && slices.ContainsFunc(e.command.options, option.isVendorAddress)
 }
 
 // isVendorAddress reports whether an option has an address in the place of a vendor's.

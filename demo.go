@@ -111,6 +111,8 @@ func demoCommand(e *env) error {
 			return err
 		}
 		defer os.RemoveAll(d.dir)
+	} else if d.dir, err = filepath.Abs(d.dir); err != nil {
+		return err
 	} else if err := e.makeDir(d.dir); err != nil {
 		return err
 	}
@@ -146,7 +148,9 @@ func (d *demo) place(root, page, receiver, provider, books, database string) {
 	d.ledger = newDemoLedger(books, d.base+"/books/callback/", d.now)
 	d.examples = map[string]string{"root": root, "base": d.base, "Origin": d.page, "return_url": d.page + "/thanks",
 		"receiver": receiver + "/", "url": receiver + "/" + docsPath, "test_provider": provider, "test_books": books,
-		"database": database, "moment": d.clock().Format(time.DateTime), "command": ownCommand()}
+		"database": shellWord(database), "moment": d.clock().Format(time.DateTime),
+		"widgetd": fmt.Sprintf("%s -db %s -key %s", ownCommand(), shellWord(database),
+			shellWord(filepath.Join(d.dir, optKey.def)))}
 }
 
 // ownCommand returns what runs this program in a shell: its path, or 'go run .' where go has built it for one run.
@@ -155,7 +159,7 @@ func ownCommand() string {
 	if err != nil || strings.Contains(program, string(filepath.Separator)+"go-build") {
 		return "go run ."
 	}
-	return program
+	return shellWord(program)
 }
 
 // run runs the demo on a listener, and what is beside its service on others, until the context ends.
@@ -239,7 +243,7 @@ func (d *demo) newServer(e *env, st *store, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	d.cards.store, d.ledger.cleared = st, d.cleared
+	d.cards.store = st
 	d.cards.paid = func(ctx context.Context, id string) error {
 		return st.update(ctx, func(t *tx) error {
 			t.lookAt(id)
@@ -373,7 +377,7 @@ func (d *demo) prepare(t *tx) error {
 	d.token, d.yesterday = d.examples[exampleToken], dateBefore(calendar.dateOf(d.clock()))
 	maps.Copy(d.examples, map[string]string{"account_id": d.account, "/accounts/{id}/signin": d.account,
 		"widget": widget, "snippet": line.HTML, "reference": t.newID("R"), "yesterday": d.yesterday,
-		"date": dateBefore(d.yesterday), "since": t.now.after(-days(1)).String()})
+		"today": calendar.dateOf(d.clock()), "date": dateBefore(d.yesterday), "since": t.now.after(-days(1)).String()})
 	setBooksApp(t, d.keys, productFortnox, appSecrets{"demo", randomText(32)})
 	return errors.Join(addOrigin(t, d.account, d.page, actorCommand), d.connectProvider(t))
 }

@@ -168,7 +168,7 @@ var demoOfAll = sync.OnceValues(func() (*runningDemo, error) {
 // printed returns what stands behind a label of the demo's first lines.
 func printed(t testing.TB, text, label string) string {
 	t.Helper()
-	found := regexp.MustCompile(`(?m)^  ` + regexp.QuoteMeta(label) + `: +(\S+)$`).FindStringSubmatch(text)
+	found := regexp.MustCompile(`(?m)^  ` + regexp.QuoteMeta(label) + `: +(\S.*)$`).FindStringSubmatch(text)
 	if found == nil {
 		t.Fatalf("no %q in\n%s", label, text)
 	}

@@ -20,10 +20,6 @@ type demoLedger struct {
 	company bookCompany
 	now     func() time.Time
 
-	// cleared returns what is to be on the clearing accounts by the vouchers that are here, as the service knows it,
-	// and what it knows of the days that have no voucher yet.
-	cleared func(currency string) (booked, unbooked int64, err error)
-
 	mu     sync.Mutex
 	booked []bookedEntry // the earliest first
 }
@@ -133,13 +129,8 @@ const (
 	demoCash     = "1910"
 )
 
-// showBooked lists what was booked, as text, and what is on those two accounts then.
+// showBooked lists what was booked, as text, and what is on two of the accounts then.
 func (l *demoLedger) showBooked(w http.ResponseWriter, _ *http.Request) {
-	booked, unbooked, err := l.cleared(fortnoxCurrency)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
 	balance := map[string]int64{}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,10 +145,7 @@ func (l *demoLedger) showBooked(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	fmt.Fprintf(w, `
-Clearing account %s: %s
-As the service knows it, of the days above the provider has this, or it is on its way to the bank: %s
-And this of days that are not above, each of which is booked from two hours after its end on: %s
-Account of transit %s, of what has arrived there: %s
-`, demoClearing, formatSigned(balance[demoClearing]), formatSigned(booked), formatSigned(unbooked), demoTransit,
-		formatSigned(balance[demoTransit]))
+Clearing account %s, of what the provider has of these days: %s
+Account of transit %s, of what has arrived at the bank: %s
+`, demoClearing, formatSigned(balance[demoClearing]), demoTransit, formatSigned(balance[demoTransit]))
 }

@@ -206,6 +206,7 @@ func (d *demo) connectProvider(t *tx) error {
 // day.
 type demoRevenue struct {
 	Ledger string       // address of the demo's books
+	Line   string       // prints the day
 	Date   businessDate // of the day
 	Month  list[revenueDay]
 	Day    revenueDate
@@ -222,6 +223,7 @@ func (d *demo) showRevenue(w http.ResponseWriter, r *http.Request) {
 		}
 		shown.Date = dateBefore(calendar.dateOf(d.now()))
 	}
+	shown.Line = d.examples["widgetd"] + " revenue show " + shown.Date + " -account " + shellWord(demoAccount)
 	for path, answer := range map[string]any{"/revenue/days": &shown.Month, "/revenue/days/" + shown.Date: &shown.Day} {
 		if err := d.ask(r.Context(), d.token, http.MethodGet, path, nil, answer); err != nil {
 			showText(w, http.StatusBadGateway, "Revenue", err.Error())

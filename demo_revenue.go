@@ -170,33 +170,6 @@ func (d *demo) payOut(ctx context.Context) error {
 	return err
 }
 
-// cleared returns what the service knows to be on the clearing accounts of the demo's books in a currency: what was
-// captured on the business days that they have, and not given back or disputed, less what is in the payouts that they
-// have. unbooked is the same of the days that they do not have yet.
-func (d *demo) cleared(currency string) (booked, unbooked int64, err error) {
-	q, connection := d.server.store, d.examples["books"]
-	calendar, err := q.businessCalendar(d.account)
-	if err != nil {
-		return 0, 0, err
-	}
-	days, err := q.bookedDays(connection, currency)
-	if err != nil {
-		return 0, 0, err
-	}
-	moves, err := q.cardMoves(d.account, connection, currency)
-	for _, m := range moves {
-		if slices.Contains(days, calendar.dateOf(m.at.Time)) {
-			booked += m.amount
-		} else {
-			unbooked += m.amount
-		}
-		if m.banked {
-			booked -= m.amount
-		}
-	}
-	return booked, unbooked, err
-}
-
 // sell makes an order that is accepted and paid by a method, and returns its id.
 func (d *demo) sell(ctx context.Context, o map[string]any, method string) (string, error) {
 	var made order

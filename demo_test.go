@@ -177,7 +177,7 @@ func payAsAGuest(t testing.TB, payURL string) {
 
 func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	sequentialUnderRace(t)
-	dir := filepath.Join(t.TempDir(), "kept")
+	dir := filepath.Join(t.TempDir(), "what's kept")
 	must(t, errors.Join(os.Mkdir(dir, 0o700), copyDemo(dir))) // of files that are made elsewhere, and stay
 	t.Setenv("TMPDIR", t.TempDir())
 	var db string
@@ -189,7 +189,7 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	for range 2 {
 		t.Run("kept", func(t *testing.T) {
 			text := startDemo(t, "-dir", dir)
-			if got := printed(t, text, "Its database"); got != filepath.Join(dir, "widgetd.db") {
+			if got := printed(t, text, "Its database"); got != shellWord(filepath.Join(dir, "widgetd.db")) {
 				t.Errorf("its database: %s", got)
 			}
 			var stdout, stderr strings.Builder
@@ -226,14 +226,7 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 		t.Errorf("check: %v", report)
 	}
 	listsHaveTextInEveryCell(o)
-	for _, line := range []string{"serve -addr 127.0.0.1:0", "promote", "payment check " +
-		o.objects("payment", "list")[0]["id"].(string), "books connect fortnox", "books app list -wide"} {
-		_, err := o.try(strings.Fields(line)...)
-		asks := !strings.HasPrefix(line, "books app")
-		if refused := err != nil && strings.Contains(err.Error(), "run 'widgetd demo -dir "+dir+"'"); refused != asks {
-			t.Errorf("%s: %v", line, err)
-		}
-	}
+	asksNobodyOutside(o, dir)
 	other := newOperator(t)
 	for _, addr := range []string{"0.0.0.0:0", ":0"} {
 		other.fails("-addr must name one address", "demo", "-addr", addr)
@@ -241,6 +234,30 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	if _, err := other.try("demo", "-addr", "127.0.0.1:0", "-dir", other.dir); err == nil ||
 		!strings.Contains(err.Error(), "holds a database that the demo did not create") {
 		t.Errorf("a demo over another's database: %v", err)
+	}
+}
+
+// asksNobodyOutside fails unless commands on a demo's file are refused where they would ask a vendor, and nowhere else.
+func asksNobodyOutside(o *operator, dir string) {
+	o.t.Helper()
+	payments, books, date := o.objects("payment", "list")[0]["id"].(string), "", ""
+	for _, x := range o.objects("books", "export", "list") {
+		if x["payout_id"] == nil {
+			books, date = x["connection_id"].(string), x["date"].(string)
+		}
+	}
+	for _, line := range []string{"serve -addr 127.0.0.1:0", "promote", "payment check " + payments,
+		"payment disconnect -force " + payments, "books connect fortnox", "books accounts " + books,
+		"books preview " + books + " " + date, "books map -suggest " + books,
+		"api GET /books/connections/" + books + "/accounts"} {
+		_, err := o.try(strings.Fields(line)...)
+		if err == nil || !strings.HasSuffix(err.Error(), ": widgetd demo -dir "+shellWord(dir)) {
+			o.t.Errorf("%s: %v", line, err)
+		}
+	}
+	for _, line := range []string{"books app list -wide", "books map " + books, "books set -series W " + books,
+		"payment export", "books disconnect " + books} {
+		o.do(strings.Fields(line)...)
 	}
 }
 

@@ -82,11 +82,13 @@ type docsFacts struct {
 var (
 	docsChoice = lazyPattern(`(?s)«if (\w+)»(.*?)«else»(.*?)«end»`)
 	docsFact   = lazyPattern(`«([^»]*)»`)
+	docsLine   = lazyPattern("(?m)(^ *|<pre[^>]*><code>|[^#][ (](?:<code>|`))widgetd ([a-z]+ [a-z])")
 	docsInside = lazyPattern(`href="/docs/[a-z0-9-]+#`)
 )
 
 // docsText puts facts in the place of the marks in a text. «if demo»…«else»…«end» is the first if the
-// condition holds; «a|b|text» is the value of a, else that of b, else the text.
+// condition holds; «a|b|text» is the value of a, else that of b, else the text. In a demo the lines of commands, unless
+// they are titles, run its program on its file.
 func docsText(text string, facts docsFacts) string {
 	text = docsChoice().ReplaceAllStringFunc(text, func(choice string) string {
 		found := docsChoice().FindStringSubmatch(choice)
@@ -95,6 +97,9 @@ func docsText(text string, facts docsFacts) string {
 		}
 		return found[3]
 	})
+	if facts.is["demo"] {
+		text = docsLine().ReplaceAllString(text, "${1}«widgetd|widgetd» $2")
+	}
 	return docsFact().ReplaceAllStringFunc(text, func(mark string) string {
 		names := strings.Split(strings.Trim(mark, "«»"), "|")
 		for _, name := range names {

@@ -376,7 +376,7 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 		}
 	}
 	if d.fromSites[c.Method+" "+c.Path] {
-		options = append(options, "-H "+shellQuote("Origin: "+d.values.mark("Origin", "Origin")))
+		options = append(options, "-H "+quoteMarked("Origin: "+d.values.mark("Origin", "Origin")))
 	}
 	if c.TokenRequired {
 		variable := "TOKEN"
@@ -392,10 +392,10 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 	switch _, form := op.at("requestBody", "content").member(formMediaType); {
 	case form:
 		for _, m := range body.members {
-			options = append(options, "--data-urlencode "+shellQuote(m.name+"="+m.value.text))
+			options = append(options, "--data-urlencode "+quoteMarked(m.name+"="+m.value.text))
 		}
 	case body.kind == jsonObject:
-		text := shellQuote(layOutJSON(body, "  ", jsonWidth))
+		text := quoteMarked(layOutJSON(body, "  ", jsonWidth))
 		options = append(options, "-H 'Content-Type: application/json'", "-d "+text)
 	case c.Method != "GET":
 		options = append(options, "-X "+c.Method)
@@ -410,7 +410,7 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 	if _, empty := op.at("responses").member("204"); empty {
 		command += "-i " // otherwise it would print nothing
 	}
-	return strings.Join(append([]string{command + shellQuote(address)}, options...), " \\\n  ")
+	return strings.Join(append([]string{command + quoteMarked(address)}, options...), " \\\n  ")
 }
 
 // exampleOf returns the mark of the value of a parameter or a member in a curl line. documented is the document's own.
@@ -453,15 +453,12 @@ func (d *apiDocument) withExamples(path string, v *jsonValue) *jsonValue {
 	return &out
 }
 
-// plainWord matches words that a shell takes literally without quotes.
-var plainWord = lazyPattern(`^[A-Za-z0-9_./:@%+=-]+$`)
-
-// shellQuote quotes a text as one word for a POSIX shell. What stands in the place of marks is plain.
-func shellQuote(text string) string {
-	if plainWord().MatchString(docsMark().ReplaceAllString(text, "x")) {
+// quoteMarked is shellWord for a text with marks: what stands in their place is plain.
+func quoteMarked(text string) string {
+	if plain := docsMark().ReplaceAllString(text, "x"); shellWord(plain) == plain {
 		return text
 	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+	return shellWord(text)
 }
 
 const jsonWidth = 76 // of a line of JSON

@@ -533,7 +533,7 @@ func (m *docsMaker) body(path, text string) string {
 	for _, variable := range slices.Sorted(maps.Keys(tokenVariables)) {
 		if strings.Contains(text, "Bearer $"+variable) || strings.Contains(text, "=$"+variable) {
 			value := tokenVariables[variable]
-			settings = append(settings, variable+"=«"+value[0]+"|"+shellQuote(value[1])+"»")
+			settings = append(settings, variable+"=«"+value[0]+"|"+quoteMarked(value[1])+"»")
 		}
 	}
 	slices.Reverse(settings) // that of an account first

@@ -439,7 +439,7 @@ func securityOf(rt *route) *jsonValue {
 	}
 	scopes := strings.Fields(rt.scope)
 	ofApps := !slices.ContainsFunc(scopes, func(s string) bool { return !slices.Contains(appScopes, s) })
-	if ofApps && rt.token != tokenIgnored && rt.token != tokenLate {
+	if ofApps && !rt.noApps && rt.token != tokenIgnored && rt.token != tokenLate {
 		all = append(all, jsonObjectOf("oauth2", jsonTexts(scopes...)))
 	}
 	return jsonListOf(all...)

@@ -388,6 +388,26 @@ func TestDocs_outsideADemoHaveWordsToReplaceAndNoSecrets(t *testing.T) {
 	}
 }
 
+// TestDocs_commandsAreShownAsTheyWorkInADemo: which may be in a directory of any name. Titles stay.
+func TestDocs_commandsAreShownAsTheyWorkInADemo(t *testing.T) {
+	t.Parallel()
+	runs := shellWord("/that's it/widgetd") + " -db x"
+	equal(t, "the program", runs, `'/that'\''s it/widgetd' -db x`)
+	for text, want := range map[string]string{
+		"<pre tabindex=\"0\"><code>widgetd books list\nwidgetd app list</code></pre>": "<pre tabindex=\"0\"><code>" +
+			runs + " books list\n" + runs + " app list</code></pre>",
+		"ask (<code>widgetd key public</code>)":    "ask (<code>" + runs + " key public</code>)",
+		"run `widgetd payout list`":                "run `" + runs + " payout list`",
+		"<h4><code>widgetd app list</code></h4>":   "<h4><code>widgetd app list</code></h4>",
+		"#### `widgetd app list`":                  "#### `widgetd app list`",
+		"in <code>widgetd demo</code> it has more": "in <code>widgetd demo</code> it has more",
+	} {
+		there := docsFacts{map[string]string{"widgetd": runs}, map[string]bool{"demo": true}}
+		equal(t, "in a demo", docsText(text, there), want)
+		equal(t, "elsewhere", docsText(text, docsFacts{}), text)
+	}
+}
+
 func TestDocs_takeDatesAndLimitsFromTheOptions(t *testing.T) {
 	t.Parallel()
 	page := docsPage(newService(t, func(_ *storeOptions, o *serverOptions) {

@@ -86,7 +86,7 @@ type eventPage struct {
 func (a *eventAPI) listEvents(ctx context.Context, c *call, of owner, q *eventQuery) (*eventPage, error) {
 	if q.kind != "" && !slices.Contains(a.types, eventType(q.kind)) { // could never match anything
 		return nil, errFields(fieldError{Parameter: "type", Code: "unknown_value",
-			Detail: "There is no such type of event."})
+			Detail: nearestMeant("There is no such type of event", q.kind, asTexts(a.types))})
 	}
 	if q.owner = of; q.after != "" {
 		return a.followEvents(ctx, c, q)

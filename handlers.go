@@ -42,6 +42,7 @@ type route struct {
 	token      tokenRule     // whether it needs a bearer token
 	scope      string        // scopes that a token must have, space-separated; "": none
 	ownScope   string        // scope without which a token of an application or for all accounts is ignored; "": none
+	noApps     bool          // takes no token of an application
 	origin     originRule    // which Origins it accepts
 	address    string        // name of the rate limit by address for anonymous callers, before the body; "": none
 	ownAddress string        // as address, of a limit that its handler takes from itself
@@ -181,6 +182,7 @@ type serverOptions struct {
 	urls map[string]string
 
 	statusSocket string      // path of the socket that 'widgetd status' asks; "": none
+	noOutside    error       // why nobody outside is asked: the file is a demo's; nil: they are
 	accessLog    bool        // log a line for each request
 	synchronised func() bool // whether the kernel says that the wall clock is right; nil: it never does
 	noRoots      bool        // this machine knows no certificate authority
@@ -506,6 +508,9 @@ func (s *server) checkToken(c *call) error {
 			return errScope(c.core.route.scope, "The token does not have the scope "+scope+".")
 		}
 	}
+	if c.core.route.noApps && who.app != "" {
+		return errScope(c.core.route.scope, "This needs a token of the account, not an application's.")
+	}
 	if c.core.route.ownScope != "" && (who.app != "" || who.all) && !who.has(c.core.route.ownScope) {
 		return nil
 	}
@@ -517,8 +522,8 @@ func (s *server) checkToken(c *call) error {
 // peer may work with them, it asks none.
 func (s *server) connector(off bool) connector {
 	return connector{store: s.store, keys: s.keys.Load, log: s.log, now: s.now, steady: s.steady,
-		doubted: s.clockDoubted, wake: make(chan struct{}, 1),
-		idle: func() bool { return off || s.store.waits() }}
+		doubted: s.clockDoubted, wake: make(chan struct{}, 1), noOutside: s.noOutside,
+		idle: func() bool { return off || s.noOutside != nil || s.store.waits() }}
 }
 
 // scrubWAL truncates the write-ahead log, so that it no longer holds what was erased. It waits up

@@ -380,13 +380,13 @@ func (in *input) refuseUnknownParameters() {
 		}
 	}
 	slices.Sort(unknown)
-	detail := "This route has no such parameter."
+	sentence, known := "This route has no such parameter", []string{}
 	if p := in.known[inQuery]; p != nil && len(p.allowed) > 0 {
-		detail = "This route has no such parameter; it has " +
-			strings.Join(slices.Sorted(slices.Values(p.allowed)), ", ") + "."
+		known = slices.Sorted(slices.Values(p.allowed))
+		sentence += "; it has " + strings.Join(known, ", ")
 	}
 	for _, name := range unknown[:min(len(unknown), maxUnknownParameters)] {
-		in.wrongParameter(name, "unknown_parameter", detail)
+		in.wrongParameter(name, "unknown_parameter", nearestMeant(sentence, name, known))
 	}
 }
 

@@ -56,9 +56,6 @@ func readOAuthPage(in *input) *oauthPageRequest {
 	return r
 }
 
-// langParameter is the language that somebody has chosen on a page.
-const langParameter = "lang"
-
 // asks reports whether the query has more than the language of the page.
 func (r *oauthPageRequest) asks() bool {
 	return len(r.query) > 1 || len(r.query) == 1 && !r.query.Has(langParameter)
@@ -633,21 +630,13 @@ func (p *oauthPage) Scopes(scope string) []string { return strings.Fields(scopes
 // Moment returns a time as people read it, for the template.
 func (p *oauthPage) Moment(at stamp) string { return p.moment(at, p.zone) }
 
-// newOAuthPage makes a page in the language that was chosen on it, else in the one that the browser prefers.
+// newOAuthPage makes a page in the language of ownerLanguage.
 func newOAuthPage(r *http.Request, title string) *oauthPage {
-	query, known := r.URL.Query(), pageLanguages[:ownerLanguages]
-	lang, chosen := knownLanguage(query.Get(langParameter), known)
-	if !chosen {
-		lang = languageOf(r, known)
-	}
+	lang := ownerLanguage(r)
 	frame := pageFrame{pageLanguage: lang, texts: textsByLanguage[lang]().OAuth, Title: title}
 	p := &oauthPage{pageFrame: frame, Unticked: map[string]bool{}}
-	if title == "" || title == faultTitle { // its address may be that of a form only, or anybody's
-		return p
-	}
-	for i, l := range known {
-		query.Set(langParameter, string(l))
-		p.Languages = append(p.Languages, languageLink{l, languageNames[i], "?" + query.Encode(), l == lang})
+	if title != "" && title != faultTitle { // whose address may be that of a form only, or anybody's
+		p.Languages = lang.switches(r.URL.Query())
 	}
 	return p
 }

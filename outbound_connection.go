@@ -23,8 +23,10 @@ type connector struct {
 	steady  func() time.Time // a clock that is never set
 	doubted func() bool      // server.clockDoubted, while which nothing is done that can't be undone
 	idle    func() bool      // whether nothing outside is asked, since another service may work there; nil: never
-	wake    chan struct{}    // wakes the worker
-	pace    pacer
+
+	noOutside error         // why nobody outside is asked whatever happens, see serverOptions; nil: idle decides
+	wake      chan struct{} // wakes the worker
+	pace      pacer
 }
 
 // off reports whether nothing outside may be asked at the moment.

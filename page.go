@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -191,6 +192,15 @@ type languageLink struct {
 	Current   bool
 }
 
+// switches returns the links to a page with a query in each language for owners.
+func (l pageLanguage) switches(query url.Values) (all []languageLink) {
+	for i, other := range pageLanguages[:ownerLanguages] {
+		query.Set(langParameter, string(other))
+		all = append(all, languageLink{other, languageNames[i], "?" + query.Encode(), l == other})
+	}
+	return all
+}
+
 // swissLanguages are the languages with words of their own for Swiss accounts, such as "MWST-Nummer".
 var swissLanguages = []pageLanguage{"de-CH", "it-CH"}
 
@@ -295,6 +305,26 @@ func languageTag(s string) string {
 // languageOf returns the one of some languages that a request prefers.
 func languageOf(r *http.Request, known []pageLanguage) pageLanguage {
 	return acceptedLanguage(r.Header.Values("Accept-Language"), known)
+}
+
+const (
+	langParameter = "lang"         // the language that somebody has chosen on a page
+	langCookie    = "widgetd-lang" // … and that the pages of books keep
+)
+
+// ownerLanguage returns the language of a page for owners: the one that was chosen on it, else the one that is kept,
+// else the one that the browser prefers.
+func ownerLanguage(r *http.Request) pageLanguage {
+	known, chosen := pageLanguages[:ownerLanguages], r.URL.Query()[langParameter]
+	if kept, err := r.Cookie(langCookie); err == nil {
+		chosen = append(chosen, kept.Value)
+	}
+	for _, tag := range chosen {
+		if lang, is := knownLanguage(tag, known); is {
+			return lang
+		}
+	}
+	return languageOf(r, known)
 }
 
 // acceptedLanguage returns the one of some languages that the values of Accept-Language prefer (RFC 9110, section

@@ -100,7 +100,12 @@ func atProviders(f func(*connectionCommand) error) func(*env) error {
 		out := newOutbound(allow)
 		defer out.close()
 		providers := newProviders(out, e.values, e.now)
-		return e.withStore(func(st *store) error { return f(&connectionCommand{e, st, keys, allow, providers}) })
+		return e.withStore(func(st *store) error {
+			if err := st.refuseDemo(st.path); err != nil {
+				return err
+			}
+			return f(&connectionCommand{e, st, keys, allow, providers})
+		})
 	}
 }
 

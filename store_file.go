@@ -1008,12 +1008,14 @@ func schemaOf(q *queries) (map[string]string, error) {
 // demoMark is the name of the payment connections of a demo, by which its file is known.
 const demoMark = "widgetd demo"
 
-// refuseDemo returns an error if the demo has made the file at a path: nothing is paid or booked there at a vendor.
+// refuseDemo returns an error if the demo has made the file at a path, which every server asks that is no demo's and
+// every command before it asks a vendor: the demo's are within it.
 func (q *queries) refuseDemo(path string) error {
 	made := false
 	err := q.one(`SELECT EXISTS (SELECT 1 FROM payment_connections WHERE name = ?)`, []any{demoMark}, &made)
 	if err == nil && made {
-		err = fmt.Errorf("%s is a demo's, where no money moves: run 'widgetd demo -dir %s'", path, filepath.Dir(path))
+		err = fmt.Errorf("%s is a demo's, whose vendors only the running demo reaches: widgetd demo -dir %s", path,
+			shellWord(filepath.Dir(path)))
 	}
 	return err
 }

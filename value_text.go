@@ -247,6 +247,14 @@ func nearest(word string, known []string) (string, bool) {
 	return best, best != ""
 }
 
+// nearestMeant returns a sentence about an unknown word that names the known one that is meant, if one is near it.
+func nearestMeant(sentence, word string, known []string) string {
+	if near, ok := nearest(word, known); ok {
+		return sentence + ": did you mean " + near + "?"
+	}
+	return sentence + "."
+}
+
 // edits returns how many symbols must be inserted, removed, replaced or swapped with their neighbour to make b
 // of a (the optimal string alignment distance).
 func edits(a, b []rune) int {
@@ -368,4 +376,15 @@ func phonesAlike(a, b string) bool {
 // visible reports whether a text has at least one character and only visible ones.
 func visible(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) })
+}
+
+// plainWord matches words that a shell takes literally without quotes.
+var plainWord = lazyPattern(`^[A-Za-z0-9_./:@%+=-]+$`)
+
+// shellWord quotes a text as one word for a POSIX shell, unless it is one without quotes.
+func shellWord(text string) string {
+	if plainWord().MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

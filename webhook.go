@@ -243,11 +243,7 @@ func checkWebhookTypes(types []string, known []eventType, wrong func(at int, cod
 	for i, t := range types {
 		switch {
 		case !slices.Contains(names, t):
-			detail := "There is no such type of event that webhooks can get."
-			if near, ok := nearest(t, names); ok {
-				detail = "There is no such type of event that webhooks can get: did you mean " + near + "?"
-			}
-			wrong(i, "unknown_value", detail)
+			wrong(i, "unknown_value", nearestMeant("There is no such type of event that webhooks can get", t, names))
 		case slices.Contains(types[:i], t):
 			wrong(i, "repeated", "This type appears twice.")
 		}

@@ -1,5 +1,6 @@
 // Looks for what WCAG 2.2 AA and good practice forbid, with axe-core in Chromium, on the demo's pages, on the
-// service's pages and on those that owners of accounts agree on: on a telephone in light and on a desk in dark.
+// service's pages, on those that owners of accounts agree on and on their accountants': on a telephone in light and on
+// a desk in dark.
 // (Those that guests pay on are judged by a test in Go, which makes each of their states.) It prints a line for each
 // page, and what is wrong with it; then it exits with 1. DEMO and ROOT are the addresses of the demo's page and of its
 // service, OFFLINE is what its till without a network asks:
@@ -115,6 +116,42 @@ try {
       await element("#claims");
     } },
     { name: "connected applications", url: ROOT + "/v1/oauth/connected" },
+  );
+
+  // The demo's page signs the restaurant's accountant in, until the last of hers.
+  const books = ROOT + "/v1/books", alerted = async () => {
+    await press("button.button");
+    await element("[role=alert]");
+  };
+  const set = (css, value) => run(`document.querySelector("${css}").value = "${value}"; arguments[0]();`);
+  pages.push(
+    { name: "books, connections", url: DEMO + "revenue", steps: async () => {
+      await press("form[action='/books'] button");
+      await element("section");
+    } },
+    { name: "books, mapping", url: books + "/mapping/fortnox" },
+    { name: "books, a wrong account", url: books + "/mapping/fortnox", steps: async () => {
+      await set("[name^=account-]", "9998");
+      await alerted();
+      await element("[aria-invalid]");
+    } },
+    { name: "books, changed meanwhile", url: books + "/mapping/fortnox", steps: async () => {
+      await set("[name=shown]", "x");
+      await alerted();
+    } },
+    { name: "books, a day", url: books + "/day/fortnox", steps: () => element("tfoot") },
+    { name: "books, a day that is ahead", url: books + "/day/fortnox?date=2999-12-31" },
+    { name: "books, sending", url: books + "/sending/fortnox" },
+    { name: "books, sending from no day", url: books + "/sending/fortnox", steps: async () => {
+      await press("[name=send][value=yes]");
+      await set("#send_from", "");
+      await alerted();
+    } },
+    { name: "books, not connected", url: books + "/callback/fortnox?state=x&code=x", least: 5 },
+    { name: "books, sign in", url: books, steps: async () => {
+      await press("form[action$=signout] button");
+      await element("#code");
+    } },
   );
   for (const [scheme, width] of [["light", 360], ["dark", 1280]]) {
     await emulate("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: scheme }] });
