@@ -399,6 +399,14 @@ func TestReleased_seesWhatWouldBreakAClient(t *testing.T) {
 	list := func(words ...any) []any { return words }
 	const leads, schemas = "paths /widget/leads post ", "components schemas "
 	const legacy, preview = "paths /api/legacy/{path} get responses ", "paths /books/connections/{id}/preview/{date}"
+	released := maps.Clone(openapiDocument()) // with the paths that show all of these: each change compares all that it has
+	paths := node{}
+	for _, path := range []string{"/widget/leads", "/licenses", "/licenses/{id}/renew", "/leads", "/widget/stats",
+		"/widget/events", "/widget/license/activate", "/books/connections/{id}/preview/{date}",
+		"/api/legacy/{path}"} {
+		paths[path] = get(released, released, "paths", path)
+	}
+	released["paths"] = paths
 	for _, c := range []struct {
 		want, at string
 		value    any
@@ -440,7 +448,7 @@ func TestReleased_seesWhatWouldBreakAClient(t *testing.T) {
 		{"", schemas + "License properties of_a_later_version", node{"type": "string"}},
 		{"", schemas + "LeadReceipt example", "another"},
 	} {
-		faults := brokenPromises(openapiDocument(), changedDocument(t, c.at, c.value), nil)
+		faults := brokenPromises(released, changedDocument(t, c.at, c.value), nil)
 		if seen := strings.Contains(strings.Join(faults, "\n"), c.want); !seen || c.want == "" && len(faults) > 0 {
 			t.Errorf("%s %v has the faults %q, want %q", c.at, c.value, faults, c.want)
 		}
