@@ -399,8 +399,7 @@ func TestReleased_seesWhatWouldBreakAClient(t *testing.T) {
 	list := func(words ...any) []any { return words }
 	const leads, schemas = "paths /widget/leads post ", "components schemas "
 	const legacy, preview = "paths /api/legacy/{path} get responses ", "paths /books/connections/{id}/preview/{date}"
-	released := maps.Clone(openapiDocument()) // with the paths that show all of these: each change compares all that it has
-	paths := node{}
+	released, paths := maps.Clone(openapiDocument()), node{} // which show all of these: each is held against all paths
 	for _, path := range []string{"/widget/leads", "/licenses", "/licenses/{id}/renew", "/leads", "/widget/stats",
 		"/widget/events", "/widget/license/activate", "/books/connections/{id}/preview/{date}",
 		"/api/legacy/{path}"} {

@@ -57,8 +57,9 @@ func TestAlerts_fireForEachKindOfItsUrgencyOnceItHasLasted(t *testing.T) {
 			map[string]any{"eval_time": (9*step + lasts).String(), "expr": expr, "exp_samples": []any{}},
 			map[string]any{"eval_time": (12*step + lasts).String(), "expr": expr,
 				"exp_samples": []any{map[string]any{"labels": "{}", "value": fires}}}}
+		test := map[string]any{"interval": step.String(), "input_series": input, "promql_expr_test": checks}
 		text, err := json.Marshal(map[string]any{"rule_files": []string{rules}, "evaluation_interval": step.String(),
-			"tests": []any{map[string]any{"interval": step.String(), "input_series": input, "promql_expr_test": checks}}})
+			"tests": []any{test}})
 		must(t, err)
 		files = append(files, filepath.Join(t.TempDir(), alert+".yml")) // JSON is YAML
 		writeFile(t, files[len(files)-1], text)

@@ -44,7 +44,7 @@ var (
 // rawRequests are what a client can send by hand and where our code, or the options that we give to net/http,
 // decide the answer. Each is followed by one more request, which asks to be the last. The answers are given as
 // their statuses, so that a connection which was closed shows one less; the code is of the first one, where that
-// is ours.
+// is ours. They are made when they are asked for, since each program that tests start is this one.
 func rawRequests() []struct{ name, request, answers, code string } {
 	return []struct{ name, request, answers, code string }{
 		// Two lengths, or one that is hard to tell: the connection ends, so that nobody's
