@@ -95,7 +95,7 @@ func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 	id, key := s.addLicense(license{})
 	auth := s.auth(s.account, scopeAdmin)
 	stop, readers := make(chan struct{}), sync.WaitGroup{}
-	for range 4 {
+	for range 2 {
 		readers.Go(func() {
 			for {
 				select {
@@ -107,7 +107,7 @@ func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 			}
 		})
 	}
-	for i := range size(40, 300) {
+	for i := range size(20, 300) {
 		plan := fmt.Sprint("plan ", i)
 		s.do("PATCH", "/licenses/"+id, seatBody("plan", plan), auth).is(200)
 		s.verifyKey(key, "a").is(200).tells("license.plan", plan)

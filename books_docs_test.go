@@ -164,7 +164,7 @@ func pageRows(page, id string, cells int) (rows []string) {
 func TestDocs_workedDayHasTheFiguresOfTheProgram(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	page := docsPage(newService(t))
+	page := newDocsPage(t)
 	for id, c := range map[string]*workedCountry{productFortnox: workedSweden(), productXero: workedNorway()} {
 		report, preview := c.make(newService(t))
 		shown := captures(`(?s)<pre id="books-report-`+id+`"[^>]*><code>(.*?)</code></pre>`, page)
@@ -198,7 +198,7 @@ func TestDocs_workedDayHasTheFiguresOfTheProgram(t *testing.T) {
 // TestDocs_sayWhatExportsCanBe holds the chapter against the states, reasons, events and commands of books.
 func TestDocs_sayWhatExportsCanBe(t *testing.T) {
 	t.Parallel()
-	page := docsPage(newService(t))
+	page := newDocsPage(t)
 	_, chapter, _ := strings.Cut(page, `<section id="bookkeeping"`)
 	chapter, _, _ = strings.Cut(chapter, "</section>")
 	_, states, _ := strings.Cut(chapter, "<caption>States of an export")

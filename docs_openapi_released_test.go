@@ -375,6 +375,13 @@ func TestReleased_seesWhatWouldBreakAClient(t *testing.T) {
 	list := func(words ...any) []any { return words }
 	const leads, schemas = "paths /widget/leads post ", "components schemas "
 	const legacy, preview = "paths /api/legacy/{path} get responses ", "paths /books/connections/{id}/preview/{date}"
+	released, paths := maps.Clone(openapiDocument()), node{} // which show all of these: each is held against all paths
+	for _, path := range []string{"/widget/leads", "/licenses", "/licenses/{id}/renew", "/leads", "/widget/stats",
+		"/widget/events", "/widget/license/activate", "/books/connections/{id}/preview/{date}",
+		"/api/legacy/{path}"} {
+		paths[path] = get(released, released, "paths", path)
+	}
+	released["paths"] = paths
 	for _, c := range []struct {
 		want, at string
 		value    any
@@ -416,7 +423,7 @@ func TestReleased_seesWhatWouldBreakAClient(t *testing.T) {
 		{"", schemas + "License properties of_a_later_version", node{"type": "string"}},
 		{"", schemas + "LeadReceipt example", "another"},
 	} {
-		faults := brokenPromises(openapiDocument(), changedDocument(t, c.at, c.value), nil)
+		faults := brokenPromises(released, changedDocument(t, c.at, c.value), nil)
 		if seen := strings.Contains(strings.Join(faults, "\n"), c.want); !seen || c.want == "" && len(faults) > 0 {
 			t.Errorf("%s %v has the faults %q, want %q", c.at, c.value, faults, c.want)
 		}

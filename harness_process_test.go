@@ -123,7 +123,7 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(800) // else a third of all processor time is the collector's
-		debug.SetMemoryLimit(1 << 30)
+		debug.SetMemoryLimit(2 << 30)
 	}
 	if *baselineAddr != "" {
 		fmt.Fprintln(os.Stderr, serveBaseline(*baselineAddr))

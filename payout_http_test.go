@@ -123,7 +123,7 @@ func TestPayoutHTTP_commandsPreviewAndSendIt(t *testing.T) {
 // TestDocs_sayWhyPayoutsAreHeld holds the chapter against the reasons and events of payouts.
 func TestDocs_sayWhyPayoutsAreHeld(t *testing.T) {
 	t.Parallel()
-	chapter := chapterOf(t, docsPage(newService(t)), "payouts")
+	chapter := chapterOf(t, newDocsPage(t), "payouts")
 	want := []string{heldNotPosted, heldNoMethod}
 	for _, h := range payoutHolds {
 		want = append(want, h.reason)

@@ -44,41 +44,43 @@ var (
 // rawRequests are what a client can send by hand and where our code, or the options that we give to net/http,
 // decide the answer. Each is followed by one more request, which asks to be the last. The answers are given as
 // their statuses, so that a connection which was closed shows one less; the code is of the first one, where that
-// is ours.
-var rawRequests = []struct{ name, request, answers, code string }{
-	// Two lengths, or one that is hard to tell: the connection ends, so that nobody's
-	// idea of where the next request begins counts.
-	{"a length and chunks", leadHead + "Content-Length: 4\nTransfer-Encoding: chunked\n\n" + leadChunks, "200", ""},
-	{"chunks alone", chunkedHead + leadChunks, "200", ""},
-	{"a chunk that is too short", chunkedHead + "4\n" + plainLead + "\n0\n\n", "400", "malformed_json"},
-	{"chunked in HTTP/1.0, which has none", strings.Replace(leadHead, "1.1", "1.0", 1) +
-		"Connection: keep-alive\nTransfer-Encoding: chunked\n\n", "400", "malformed_json"},
-	{"HTTP/1.0 that wants to go on", "GET /livez HTTP/1.0\nConnection: keep-alive\n\n", "200", ""},
-	{"a length that is too short", leadHead + "Content-Length: 4\n\n" + plainLead, "400 400", "malformed_json"},
+// is ours. They are made when they are asked for, since each program that tests start is this one.
+func rawRequests() []struct{ name, request, answers, code string } {
+	return []struct{ name, request, answers, code string }{
+		// Two lengths, or one that is hard to tell: the connection ends, so that nobody's
+		// idea of where the next request begins counts.
+		{"a length and chunks", leadHead + "Content-Length: 4\nTransfer-Encoding: chunked\n\n" + leadChunks, "200", ""},
+		{"chunks alone", chunkedHead + leadChunks, "200", ""},
+		{"a chunk that is too short", chunkedHead + "4\n" + plainLead + "\n0\n\n", "400", "malformed_json"},
+		{"chunked in HTTP/1.0, which has none", strings.Replace(leadHead, "1.1", "1.0", 1) +
+			"Connection: keep-alive\nTransfer-Encoding: chunked\n\n", "400", "malformed_json"},
+		{"HTTP/1.0 that wants to go on", "GET /livez HTTP/1.0\nConnection: keep-alive\n\n", "200", ""},
+		{"a length that is too short", leadHead + "Content-Length: 4\n\n" + plainLead, "400 400", "malformed_json"},
 
-	// Targets and methods that the mux would answer in words of its own.
-	{"an absolute target", "GET http://other.example/v1/widget/lead HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-	{"CONNECT", "CONNECT x:80 HTTP/1.1\nHost: x:80\n\n", "404 200", "not_found"},
-	{"OPTIONS of an asterisk", "OPTIONS * HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-	{"//", "GET //livez HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-	{"..", "GET /v1/../livez HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-	{"%2f", "GET /v1%2fwidget/health HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
-	{"TRACE", "TRACE /livez HTTP/1.1\nHost: x\nCookie: secret\n\n", "405 200", "method_not_allowed"},
-	{"an unknown method", "FROB /livez HTTP/1.1\nHost: x\n\n", "405 200", "method_not_allowed"},
+		// Targets and methods that the mux would answer in words of its own.
+		{"an absolute target", "GET http://other.example/v1/widget/lead HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
+		{"CONNECT", "CONNECT x:80 HTTP/1.1\nHost: x:80\n\n", "404 200", "not_found"},
+		{"OPTIONS of an asterisk", "OPTIONS * HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
+		{"//", "GET //livez HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
+		{"..", "GET /v1/../livez HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
+		{"%2f", "GET /v1%2fwidget/health HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
+		{"TRACE", "TRACE /livez HTTP/1.1\nHost: x\nCookie: secret\n\n", "405 200", "method_not_allowed"},
+		{"an unknown method", "FROB /livez HTTP/1.1\nHost: x\n\n", "405 200", "method_not_allowed"},
 
-	// Sizes.
-	{"Expect with a small body", leadHead + leadSize + "Expect: 100-continue\n\n" + plainLead, "100 200 200", ""},
-	{"Expect with a large body", leadHead + "Content-Length: 400000\nExpect: 100-continue\n\n",
-		"413", "body_too_large"},
-	{"a body of 16 KiB and a byte", leadHead + "Content-Length: 16385\n\n" + strings.Repeat(" ", 16385),
-		"413", "body_too_large"},
-	{"a large body in chunks", chunkedHead + "8000\n" + strings.Repeat(" ", 0x8000) + "\n0\n\n",
-		"413", "body_too_large"},
-	{"a large body of another type", leadHead[:len(leadHead)-5] + "xml\nContent-Length: 400000\n\n" +
-		strings.Repeat(" ", 400000), "415", "unsupported_media_type"},
-	{"a header of 16 KiB", aliveHead + "X-Y: " + strings.Repeat("a", 16<<10) + "\n\n", "200 200", ""},
-	{"a header of 24 KiB", aliveHead + "X-Y: " + strings.Repeat("a", 24<<10) + "\n\n", "431", ""},
-	{"a path of 15 KiB", "GET /" + strings.Repeat("a", 15<<10) + " HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
+		// Sizes.
+		{"Expect with a small body", leadHead + leadSize + "Expect: 100-continue\n\n" + plainLead, "100 200 200", ""},
+		{"Expect with a large body", leadHead + "Content-Length: 400000\nExpect: 100-continue\n\n",
+			"413", "body_too_large"},
+		{"a body of 16 KiB and a byte", leadHead + "Content-Length: 16385\n\n" + strings.Repeat(" ", 16385),
+			"413", "body_too_large"},
+		{"a large body in chunks", chunkedHead + "8000\n" + strings.Repeat(" ", 0x8000) + "\n0\n\n",
+			"413", "body_too_large"},
+		{"a large body of another type", leadHead[:len(leadHead)-5] + "xml\nContent-Length: 400000\n\n" +
+			strings.Repeat(" ", 400000), "415", "unsupported_media_type"},
+		{"a header of 16 KiB", aliveHead + "X-Y: " + strings.Repeat("a", 16<<10) + "\n\n", "200 200", ""},
+		{"a header of 24 KiB", aliveHead + "X-Y: " + strings.Repeat("a", 24<<10) + "\n\n", "431", ""},
+		{"a path of 15 KiB", "GET /" + strings.Repeat("a", 15<<10) + " HTTP/1.1\nHost: x\n\n", "404 200", "not_found"},
+	}
 }
 
 var (
@@ -91,7 +93,7 @@ func TestConnection_ofEveryShapeOfARequestHasOneAnswerOrEnds(t *testing.T) {
 	s := newService(t, withoutAddressLimits)
 	addr := s.listening()
 	const last = "GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-	for _, c := range rawRequests {
+	for _, c := range rawRequests() {
 		t.Run(c.name, func(t *testing.T) {
 			back := exchange(t, addr, strings.ReplaceAll(c.request, "\n", "\r\n")+last)
 			var statuses []string

@@ -307,6 +307,7 @@ func TestRestart_underLoadAnswersEveryRequestAndRefusesNone(t *testing.T) {
 func TestRestart_refusesTheLogOfAnotherFile(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
+	o.shares = false // what commands have open in common is not killed with the service
 	crash := func() {
 		p := serveProcess(t, o)
 		o.customer(p).lead("ada@example.com")
@@ -322,23 +323,18 @@ func TestRestart_refusesTheLogOfAnotherFile(t *testing.T) {
 		db := env["WIDGETD_DB"]
 		writeFile(t, db, fileBytes(t, put.from))
 		before := directory(t, filepath.Dir(db))
-		run := func(args ...string) (string, error) {
-			args = append(args, "-db", db, "-key", env["WIDGETD_KEY"])
-			out, err := exec.Command(builtProgram(t), args...).CombinedOutput()
-			return string(out), err
-		}
+		files := []string{"-db", db, "-key", env["WIDGETD_KEY"]}
 		for _, args := range [][]string{{"serve", "-addr", "127.0.0.1:0"}, {"upgrade"}, {"check"}, {"promote"},
 			{"lead", "list"}, {"backup", db + ".copy"}} {
-			out, err := run(args...)
-			failIf(t, err == nil || !strings.Contains(out, db+"-wal is the write-ahead log of another file than "+db),
-				"%q of %s: %v, %s", args, put.from, err, out)
+			out, err := o.try(append(args, files...)...)
+			failIf(t, err == nil || !strings.Contains(fmt.Sprint(out, err), db+
+				"-wal is the write-ahead log of another file than "+db), "%q of %s: %v, %s", args, put.from, err, out)
 		}
 		if !maps.Equal(before, directory(t, filepath.Dir(db))) {
 			t.Error("something was changed")
 		}
 		must(t, errors.Join(os.Rename(db+"-wal", db+".aside"), os.Remove(db+"-shm")))
-		out, err := run(put.next)
-		failIf(t, err != nil, "%s without the log: %v, %s", put.next, err, out)
+		runProgram(t, builtProgram(t), append([]string{put.next}, files...)...) // without the log
 	}
 	crash()
 }

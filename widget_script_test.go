@@ -346,10 +346,9 @@ func TestScript_countsAndSendsFormsOnAPageWithAStrictPolicy(t *testing.T) {
 	g.open(strings.Replace(page, "=7", "=8", 1))
 	g.find(`//input[@name="website"]/ancestor::form`)
 	g.press(keyTab + keyEnter + keyTab + keyEnter)
-	g.open("about:blank") // leaving sends what was not sent yet
-	if got := g.events(3); got != view+","+click+","+order && got != click+","+order+","+view {
-		t.Errorf("the page sends %s", got)
-	}
+	g.open("about:blank")    // leaving sends what was not sent yet
+	got := "," + g.events(3) // the view comes once the browser has painted, so anywhere among the others
+	equal(t, "the page sends beside the view", strings.Replace(got, ","+view, "", 1), ","+click+","+order)
 	equal(t, "counts", g.counted(g.widget), counts{Views: 12_347, Visitors: 2, Clicks: 3, Orders: 1})
 	g.open(strings.Replace(page, "=7", "=9", 1))
 	g.drain.Store(true)
