@@ -175,7 +175,7 @@ func (a *booksAPI) page(v *booksVisit, title string) (*booksPage, error) {
 	p := newBooksPage(v.request, title)
 	p.Up, p.Account = upFrom(v.call), printable(v.who.Account)
 	of, err := a.store.settings(v.who.AccountID)
-	if v.route.method() == http.MethodGet { // else the link would lose what was filled in
+	if v.request.Method == http.MethodGet { // else the link would lose what was filled in
 		p.Languages = p.switches(v.request.URL.Query())
 	}
 	if p.pageBrand, p.zone = brandOf(v.call, of), shownZone(of.Zone); v.b != nil {
