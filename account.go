@@ -12,7 +12,7 @@ import (
 func accountNoun() noun {
 	return noun{
 		name:     "account",
-		wings:    func(s *server) []wing { return []wing{accountWing(s)} },
+		modules:  func(s *server) []module { return []module{accountModule(s)} },
 		calls:    accountRouteCommands,
 		commands: accountCommands,
 		ids: []idKind{{accountPlaceholder, "acct", "accounts", false, (*queries).idsNamed},

@@ -5,9 +5,9 @@ import (
 	"net/http"
 )
 
-// accountWing makes the routes of accounts, and sweeps tokens that ended before keepTokens.
-func accountWing(s *server) wing {
-	return wing{
+// accountModule makes the routes of accounts, and sweeps tokens that ended before keepTokens.
+func accountModule(s *server) module {
+	return module{
 		routes: []route{
 			{pattern: "GET /account", token: tokenRequired, endpoint: owned(s, readNoMembers, s.getAccount)},
 			{pattern: "PATCH /account", scope: scopeAdmin, body: maxAccountBody,
@@ -60,7 +60,7 @@ func (s *server) getAccount(_ context.Context, c *call, of owner, _ noMembers) (
 	if c.caller.claims.isDevice() {
 		return nil, errScope(scopeAdmin, "A device's token can't read accounts.")
 	}
-	return viewAccount(s.store.queries, c.oneOwner(of).account)
+	return viewAccount(s.store.queries, c.narrowToOne(of).account)
 }
 
 // An accountChange is what to change of an account. A member that is not listed here is refused.
@@ -91,7 +91,7 @@ func (s *server) updateAccount(ctx context.Context, c *call, of owner, r *accoun
 	if r.issuer != nil && !c.isCommand() {
 		return nil, errMember("issuer", "not_allowed", "Only a command of the operator sets this.")
 	}
-	id := c.oneOwner(of).account
+	id := c.narrowToOne(of).account
 	return updated(ctx, s.store, func(t *tx) (*accountView, error) {
 		if r.logo != nil {
 			t.addLogo(r.logo)
@@ -136,7 +136,7 @@ func readLogo(in *input) *logo {
 // showLogo answers with a logo, which never changes. A browser that opens it by itself lets it load and run nothing.
 func (s *server) showLogo(ctx context.Context, c *call) (any, error) {
 	hash := c.in.pathValue("hash")
-	if err := s.admit(ctx, c); err != nil {
+	if err := s.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	l, err := s.store.logo(hash)

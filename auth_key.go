@@ -18,7 +18,7 @@ import (
 func keyNoun() noun {
 	return noun{
 		name:     "key",
-		wings:    func(s *server) []wing { return []wing{keyWing(s)} },
+		modules:  func(s *server) []module { return []module{keyModule(s)} },
 		commands: keyCommands,
 		troubles: keyTroubles,
 		check:    lackingKeys,
@@ -32,8 +32,8 @@ const jwksPath = "/.well-known/jwks.json"
 // pemPath is the path of the same as PEM, for who pins them.
 const pemPath = "/keys.pem"
 
-func keyWing(s *server) wing {
-	return wing{
+func keyModule(s *server) module {
+	return module{
 		roots: []rootPath{
 			{path: jwksPath, open: true, serve: s.getKeys,
 				answers:  answerForm{media: "application/jwk-set+json", cached: true},

@@ -14,7 +14,7 @@ const scopeBooks = "books:write"
 func booksNoun() noun {
 	return noun{
 		name:     "books",
-		wings:    func(s *server) []wing { return []wing{booksWing(s, booksOf(s))} },
+		modules:  func(s *server) []module { return []module{booksModule(s, booksOf(s))} },
 		calls:    booksRouteCommands,
 		commands: booksCommands,
 		ids: []idKind{{"CONNECTION", "bkc", "books_connections", false, nil},

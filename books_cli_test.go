@@ -26,7 +26,7 @@ func comeBack(o *operator, f *xeroFake, authorize string) {
 		defer out.close()
 		b := &books{ledgers: newLedgers(out, map[string]string{"xero-url": f.base}, time.Now),
 			connector: connector{store: st, keys: func() *keyring { return keys }, log: slog.New(slog.DiscardHandler),
-				now: time.Now, steady: time.Now, wake: make(chan struct{}, 1)}}
+				now: time.Now, monotonic: time.Now, wake: make(chan struct{}, 1)}}
 		q := u.Query()
 		if _, err := b.callback(o.t.Context(), productXero, q.Get("state"), q.Get("code"), q.Get("error")); err != nil {
 			o.t.Fatal(err)

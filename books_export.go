@@ -274,7 +274,7 @@ const (
 type booksWorker struct {
 	*books
 	dueWorker
-	enqueued time.Time   // when days were queued last, by the steady clock
+	enqueued time.Time   // when days were queued last, by the monotonic clock
 	last     string      // the connection whose exports were started last
 	renewing atomic.Bool // tokens that are due are being renewed now
 }
@@ -288,7 +288,7 @@ func newBooksWorker(b *books) *booksWorker {
 func (w *booksWorker) run(ctx context.Context) {
 	w.dueWorker.run(ctx, w.wake, func(ctx context.Context) {
 		held := w.held()
-		if now := w.steady(); !held && (w.enqueued.IsZero() || now.Sub(w.enqueued) >= enqueueEvery) {
+		if now := w.monotonic(); !held && (w.enqueued.IsZero() || now.Sub(w.enqueued) >= enqueueEvery) {
 			w.enqueued = now
 			w.enqueue(ctx)
 		}

@@ -22,10 +22,10 @@ const (
 	maxMappingValues = 4100      // of JSON
 )
 
-// booksWing makes the routes and the background work of books.
-func booksWing(s *server, b *books) wing {
+// booksModule makes the routes and the background work of books.
+func booksModule(s *server, b *books) module {
 	a := &booksAPI{s, b}
-	w := wing{routes: slices.Concat(connectionRoutes(a), exportRoutes(a), booksPageRoutes(a)),
+	w := module{routes: slices.Concat(connectionRoutes(a), exportRoutes(a), booksPageRoutes(a)),
 		chores: []chore{{fault: "links that connect books can't expire", timeDriven: true, run: a.expireLinks}}}
 	w.refusals = map[string]refusalForm{"books": booksRefused}
 	if !s.noBooks {
@@ -200,7 +200,7 @@ func readNewBookConnection(in *input) *newBookConnection {
 // signs in first: nobody else can finish it. Nothing is sent before a mapping is confirmed and `send_from` is set. If
 // access to several companies is granted, one is then to be chosen.
 func (a *booksAPI) connectBooks(ctx context.Context, c *call, of owner, r *newBookConnection) (*bookLink, error) {
-	return a.books.authorize(ctx, c.oneOwner(of).account, r.product, a.issuer(), actorToken(c))
+	return a.books.authorize(ctx, c.narrowToOne(of).account, r.product, a.issuer(), actorToken(c))
 }
 
 // Make a code to sign in for the books.
@@ -211,7 +211,7 @@ func (a *booksAPI) connectBooks(ctx context.Context, c *call, of owner, r *newBo
 // token can't make one, since what somebody does there would outlive what it was given.
 func (a *booksAPI) makeBooksCode(ctx context.Context, c *call, of owner, _ noMembers) (*signinCode, error) {
 	return create(ctx, a.server, c, func(t *tx) (*signinCode, error) {
-		return makeSigninCode(t, a.keys.Load(), sessionBooks, c.oneOwner(of).account, actorToken(c))
+		return makeSigninCode(t, a.keys.Load(), sessionBooks, c.narrowToOne(of).account, actorToken(c))
 	})
 }
 

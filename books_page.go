@@ -76,7 +76,7 @@ type visitAnswer func(ctx context.Context, v *booksVisit) (any, error)
 func (a *booksAPI) visited(answer visitAnswer) handler {
 	return func(ctx context.Context, c *call) (any, error) {
 		v := &booksVisit{call: c, form: readOAuthPage(c.in).form}
-		if err := a.admit(ctx, c); err != nil {
+		if err := a.finishReading(ctx, c); err != nil {
 			return nil, err
 		}
 		if c.in.query.Has(langParameter) {
@@ -253,7 +253,7 @@ func (a *booksAPI) booksSignin(c *call, notice, typed string, status int) (*repl
 // takeBooksCode signs in.
 func (a *booksAPI) takeBooksCode(ctx context.Context, c *call) (any, error) {
 	form := readOAuthPage(c.in).form
-	if err := a.admit(ctx, c); err != nil {
+	if err := a.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	cookie, err := a.takeTyped(ctx, c, sessionBooks, form["code"])
@@ -268,7 +268,7 @@ func (a *booksAPI) takeBooksCode(ctx context.Context, c *call) (any, error) {
 
 // leaveBooks signs out.
 func (a *booksAPI) leaveBooks(ctx context.Context, c *call) (any, error) {
-	if err := a.admit(ctx, c); err != nil {
+	if err := a.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	return a.endSession(ctx, c, sessionBooks, "../books")
@@ -423,16 +423,16 @@ func (a *booksAPI) chooseCompany(ctx context.Context, v *booksVisit) (any, error
 // A comeBackQuery holds the parameters with which a product's pages send somebody back (RFC 6749, section 4.1.2).
 type comeBackQuery struct{ product, state, code, refusal string }
 
-// admitBack reads these parameters, and charges who sends them. Errors: those of admit, not_found for a product that
+// finishReturn reads these parameters, and charges who sends them. Errors: those of admit, not_found for a product that
 // does not exist.
-func (a *booksAPI) admitBack(ctx context.Context, c *call) (*comeBackQuery, error) {
+func (a *booksAPI) finishReturn(ctx context.Context, c *call) (*comeBackQuery, error) {
 	q := &comeBackQuery{product: c.in.pathValue("product")}
 	for name, to := range map[string]*string{"state": &q.state, "code": &q.code, "error": &q.refusal} {
 		if values := c.in.query[name]; len(values) == 1 {
 			*to = values[0]
 		}
 	}
-	if err := a.admit(ctx, c); err != nil {
+	if err := a.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	if productOf(q.product) == nil {
@@ -460,7 +460,7 @@ func (a *booksAPI) sessionFor(c *call, accountID string) (found *session, err er
 // people who have signed in for the account to the product, and others to the page to sign in first. So whoever asked
 // for the link can neither finish the connection, nor have the owner finish it with somebody else's company.
 func (a *booksAPI) followLink(ctx context.Context, c *call) (any, error) {
-	q, err := a.admitBack(ctx, c)
+	q, err := a.finishReturn(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -490,7 +490,7 @@ func (a *booksAPI) followLink(ctx context.Context, c *call) (any, error) {
 
 // comeBack answers with a page that shows the result.
 func (a *booksAPI) comeBack(ctx context.Context, c *call) (any, error) {
-	q, err := a.admitBack(ctx, c)
+	q, err := a.finishReturn(ctx, c)
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ func (b *books) waitTurn(ctx context.Context, c *bookConnection) error {
 	if until, limited := ctx.Deadline(); limited {
 		most = time.Until(until)
 	}
-	wait, ok := b.pace.reserve(c.ID, b.steady(), product.requests, product.within, most)
+	wait, ok := b.pace.reserve(c.ID, b.monotonic(), product.requests, product.within, most)
 	if !ok {
 		return &outboundError{outcome: vendorBusy, reason: reasonRateLimited, wait: wait}
 	}

@@ -257,7 +257,7 @@ func (d *demo) newServer(e *env, st *store, log *slog.Logger) error {
 	if d.server, err = newServer(st, d.keys, usual, log, e.nouns); err != nil {
 		return err
 	}
-	d.server.steady = d.now
+	d.server.monotonic = d.now
 	d.server.startClock()
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 
 // docsNoun declares what the service says about itself: the OpenAPI document and the pages of the documentation.
 func docsNoun() noun {
-	return noun{name: "docs", wings: func(s *server) []wing { return []wing{openapiWing(s), docsWing(s)} }}
+	return noun{name: "docs", modules: func(s *server) []module { return []module{openapiModule(s), docsModule(s)} }}
 }
 
 // The HTML pages: /docs and those below it, and /, which links to them. Their bodies and their twins in Markdown are
@@ -131,7 +131,7 @@ type docsFile struct {
 // docsScript is the script of the pages below /docs.
 var docsScript = sync.OnceValue(func() string { return string(stripScript([]byte(embedded("web/docs.js")))) })
 
-func docsWing(s *server) wing {
+func docsModule(s *server) module {
 	a := &docsAPI{server: s}
 	file := func(path, contentType, name string) rootPath { // made on the first request
 		made := sync.OnceValue(func() *staticFile {
@@ -153,7 +153,7 @@ func docsWing(s *server) wing {
 	routes := []route{{pattern: "GET /llms.txt", free: true, open: true,
 		answers:  answerForm{media: "text/plain", static: true},
 		endpoint: answeringWith[string](admitted(s, readNoMembers, a.getGuide))}}
-	return wing{roots: roots, routes: routes}
+	return module{roots: roots, routes: routes}
 }
 
 // page answers with the page at a path, or with its twin in Markdown for who prefers that.
@@ -377,9 +377,9 @@ type openapiAPI struct {
 	made   *staticFile // nil: nobody has asked for it yet
 }
 
-func openapiWing(s *server) wing {
+func openapiModule(s *server) module {
 	a := &openapiAPI{server: s}
-	return wing{
+	return module{
 		routes: []route{{pattern: "GET /openapi.json", free: true, open: true, answers: answerForm{static: true},
 			endpoint: answeringWith[openAPI](admitted(s, readNoMembers, a.getOpenAPI))}},
 		roots: []rootPath{{path: "/openapi.json", open: true, serve: func(w *response, r *http.Request) {

@@ -160,7 +160,7 @@ func makeOpenAPI(t testing.TB) string {
 	m.words[reflect.TypeFor[eventType]()] = asTexts(eventTypesOf(nouns()))
 	m.words[reflect.TypeFor[webhookType]()] = asTexts(subscribable(nouns()))
 	var roots []rootPath
-	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
+	for _, w := range modulesOf(nouns(), &server{authenticator: &authenticator{}, monotonic: time.Now}) {
 		roots = append(roots, w.roots...)
 	}
 	for i := range roots {

@@ -275,8 +275,8 @@ func decoded(body []byte) (value any) {
 var pages = sync.OnceValue(func() map[string]bool {
 	all := map[string]bool{}
 	contacts := serverOptions{nounOptions: nounOptions{securityContacts: []string{"mailto:a@example.com"}}}
-	with := &server{authenticator: &authenticator{}, steady: time.Now, serverOptions: contacts}
-	for _, w := range wingsOf(nouns(), with) {
+	with := &server{authenticator: &authenticator{}, monotonic: time.Now, serverOptions: contacts}
+	for _, w := range modulesOf(nouns(), with) {
 		for _, root := range w.roots {
 			all[strings.TrimSuffix(root.path, "{$}")] = root.page
 		}
@@ -291,7 +291,7 @@ func isPage(path string) bool {
 
 // pathsForPeople are the paths of routes with a page, cut into segments.
 var pathsForPeople = sync.OnceValue(func() (all [][]string) {
-	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
+	for _, w := range modulesOf(nouns(), &server{authenticator: &authenticator{}, monotonic: time.Now}) {
 		for _, r := range w.routes {
 			if r.page != "" {
 				all = append(all, strings.Split(r.path(), "/"))

@@ -30,7 +30,7 @@ var routesByPattern = sync.OnceValue(func() map[string]*route {
 func TestOpenAPI_hasEveryRouteAndNoOther(t *testing.T) {
 	t.Parallel()
 	var want, got []string
-	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
+	for _, w := range modulesOf(nouns(), &server{authenticator: &authenticator{}, monotonic: time.Now}) {
 		for _, r := range w.routes {
 			if r.page == "" {
 				want = append(want, r.pattern)

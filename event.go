@@ -12,7 +12,7 @@ func eventNoun() noun {
 	return noun{
 		name:     "event",
 		problems: eventProblems,
-		wings:    func(s *server) []wing { return []wing{eventWing(s)} },
+		modules:  func(s *server) []module { return []module{eventModule(s)} },
 		commands: eventCommands,
 		calls:    eventRouteCommands,
 		ids:      []idKind{{"EVENT", "evt", "events", false, nil}},

@@ -84,9 +84,9 @@ type feed struct {
 	changed map[string]chan struct{} // by the account whose events are waited for ("": any): closed at its next commit
 }
 
-// enter takes a place for a request that waits. It returns a function that gives the place back. Errors:
+// acquire takes a place for a request that waits. It returns a function that gives the place back. Errors:
 // a refusal (429), errFeedFull.
-func (f *feed) enter(st *store, c *caller) (leave func(), err error) {
+func (f *feed) acquire(st *store, c *caller) (release func(), err error) {
 	// An application's tokens count together, since it can get new ones at will.
 	account, user := c.claims.Subject, c.claims.Subject+" "+c.claims.ID
 	under := []ceiling[string]{{user, feedWaitingOfUser}, {account, feedWaitingOfOne}, {"", feedWaiting}}

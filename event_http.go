@@ -16,13 +16,13 @@ type eventAPI struct {
 	waiting *feed       // who waits for some
 }
 
-// eventWing makes the routes of events, and sweeps those older than keepEvents. For old events that follow one
+// eventModule makes the routes of events, and sweeps those older than keepEvents. For old events that follow one
 // that is kept, such as one with a date in the future, each sweep looks through the next limits.listRows events.
-func eventWing(s *server) wing {
+func eventModule(s *server) module {
 	oldest := func() stamp { return newStamp(s.keepEvents.before(s.now())) }
 	a := &eventAPI{s, eventTypesOf(s.nouns), &feed{changed: map[string]chan struct{}{}}}
 	swept := int64(0) // number of the last event that was looked at for that
-	return wing{
+	return module{
 		routes: []route{{pattern: "GET /events", scope: scopeEvents, question: true,
 			refuses: "cursor_unknown events_expired", endpoint: owned(s, a.readEventQuery, a.listEvents)}},
 		sweeps: []func(*tx) (int64, error){
@@ -171,11 +171,11 @@ func (a *eventAPI) positionNamed(q *queries, after string) (feedPosition, error)
 func (a *eventAPI) awaitEvents(
 	c *call, f eventFilter, at feedPosition, wait time.Duration, limit int,
 ) (page feedPage, err error) {
-	leave, err := a.waiting.enter(a.store, c.caller)
+	release, err := a.waiting.acquire(a.store, c.caller)
 	if err != nil {
 		return page, err
 	}
-	defer leave()
+	defer release()
 	over := time.NewTimer(wait)
 	defer over.Stop()
 	gone := c.request.Context().Done()
@@ -187,7 +187,7 @@ func (a *eventAPI) awaitEvents(
 			return page, err
 		}
 		at = page.next
-		begun := a.steady()
+		begun := a.monotonic()
 		select {
 		case <-committed:
 			select { // others are woken too: they read one after the other
@@ -201,7 +201,7 @@ func (a *eventAPI) awaitEvents(
 		case <-gone:
 			return page, c.request.Context().Err()
 		}
-		c.response.waited += a.steady().Sub(begun)
+		c.response.waited += a.monotonic().Sub(begun)
 		if err := a.checkToken(c); err != nil {
 			for _, limit := range []string{"RateLimit", "RateLimit-Policy"} {
 				c.response.Header().Del(limit) // as in every answer to such a token
@@ -216,10 +216,10 @@ func (a *eventAPI) awaitEvents(
 
 // readFeed reads a page as a question.
 func (a *eventAPI) readFeed(c *call, f eventFilter, at feedPosition, limit int) (feedPage, error) {
-	ctx, cancel := context.WithTimeout(c.request.Context(), a.doors.timeout)
+	ctx, cancel := context.WithTimeout(c.request.Context(), a.listSlots.timeout)
 	defer cancel()
 	defer c.endQuestion()
-	if err := a.enter(ctx, c); err != nil {
+	if err := a.acquireSlot(ctx, c); err != nil {
 		return feedPage{}, err
 	}
 	return a.store.within(ctx).eventsAfter(f, at, limit)

@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// A wing is what a noun adds to a running service: its routes and its background work. It owns the state
+// A module is what a noun adds to a running service: its routes and its background work. It owns the state
 // that it keeps in memory.
-type wing struct {
+type module struct {
 	routes  []route
 	roots   []rootPath
 	chores  []chore
@@ -59,10 +59,10 @@ type route struct {
 	repeatable time.Duration // for which an Idempotency-Key is honoured; 0: a day
 	readsLater bool          // members are read after the charge, too, so the parsed body is kept until run returns
 	raw        bool          // takes a body of any type as it is, which its handler has read (call.receive)
-	question   bool          // reads a list or a range: has its turn (doors), and ends after questionTimeout
+	question   bool          // reads a list or a range: has its turn (listSlots), and ends after questionTimeout
 	members    []extraMember // extra members of every problem on its path
 
-	// page and form are names of wing.refusals, which show every refusal on its path; all routes of one path have the
+	// page and form are names of module.refusals, which show every refusal on its path; all routes of one path have the
 	// same. With either, the route takes a form instead of JSON, whose fields are read like members that are strings.
 	page string // it is for people, and the OpenAPI document lacks it; "": it is for programs
 	form string // it is for programs, in the form that a standard requires; "": JSON and problems
@@ -86,7 +86,7 @@ type answerForm struct {
 
 // A handler carries out a request and returns the answer: a *reply, a *staticFile, or any other value as JSON with
 // status 200. In this order it reads all members and parameters from c.in, has the caller charged, which ends the
-// reading and refuses what is wrong (server.admit and server.admitOwner, or their parts), decides, and writes. It
+// reading and refuses what is wrong (server.admit and server.finishReadingFor, or their parts), decides, and writes. It
 // never touches the connection. ctx ends with the request, of a question also after questionTimeout.
 type handler func(ctx context.Context, c *call) (any, error)
 
@@ -109,7 +109,7 @@ type rootPath struct {
 	answers  answerForm
 }
 
-// A chore is background work of a wing, done once a second.
+// A chore is background work of a module, done once a second.
 type chore struct {
 	fault      string // the log line when it fails: "legacy calls can't be counted"
 	timeDriven bool   // acts on what the clock says, so it is paused while the clock is doubted
@@ -201,12 +201,12 @@ type server struct {
 	*authenticator
 	serverOptions
 	nouns          []noun           // that it serves
-	steady         func() time.Time // a clock that is never set, to measure durations; that of now may be
+	monotonic      func() time.Time // a clock that is never set, to measure durations; that of now may be
 	log            *slog.Logger
 	accountBuckets *limiter // by the bucket's name and account
 	addressBuckets *limiter // by the limit's name and what it counts: an address, an order, an application
-	askers         *lastAskers
-	memory         counter[asker] // bytes, see heldMemory
+	lastAddresses  *lastAddresses
+	memory         counter[client] // bytes, see heldMemory
 	outbound       *outbound
 	documents      *clientDocuments
 	health         healthCheck
@@ -214,23 +214,23 @@ type server struct {
 	metrics        metrics
 	kinds          []trouble // of the nouns
 	troubles       countOfTroubles
-	told           *teller // the handler of log
+	repeats        *repeatFilter // the handler of log
 	startedAt      time.Time
 	keysStale      atomic.Bool // the key file can't be used, so the keys loaded before stay in use
 	draining       atomic.Bool
 	stopping       chan struct{}  // closed when draining begins
 	working        sync.WaitGroup // every goroutine of the service but the writer's and net/http's
 	debug          *http.Server   // metrics and profiles; nil: not served
-	routes         []route        // of all wings, like roots and chores
+	routes         []route        // of all modules, like roots and chores
 	roots          []rootPath
 	chores         []chore
 	workers        []func(context.Context)
-	wingMetrics    []metric
-	wingCounts     map[string]func() int64 // see wing.counts
+	moduleMetrics  []metric
+	moduleCounts   map[string]func() int64 // see module.counts
 	sweeps         []func(*tx) (int64, error)
 	refusals       map[string]refusalForm
-	doors          *doors // through which questions go
-	elsewhere      *http.CrossOriginProtection
+	listSlots      *listSlots // through which questions go
+	crossOrigin    *http.CrossOriginProtection
 	clock          clockWatch
 	routing        atomic.Pointer[routing]
 }
@@ -246,30 +246,30 @@ const (
 // newServer makes a server of the given nouns over an open store. It reads the base addresses from the store;
 // refresh reads them again.
 func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of []noun) (*server, error) {
-	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, nouns: of, steady: time.Now,
-		told: newTeller(log), startedAt: st.now(), stopping: make(chan struct{}),
+	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, nouns: of, monotonic: time.Now,
+		repeats: newRepeatFilter(log), startedAt: st.now(), stopping: make(chan struct{}),
 		outbound: newOutbound(o.outboundAllow), documents: newClientDocuments(o.nounOptions, st),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets),
-		askers:   &lastAskers{max: maxAccountBuckets, accounts: map[string][2]askedFrom{}},
-		refusals: map[string]refusalForm{}, wingCounts: map[string]func() int64{},
-		doors: newDoors(questionsAtOnce), elsewhere: http.NewCrossOriginProtection()}
-	s.log = slog.New(s.told)
+		lastAddresses: &lastAddresses{max: maxAccountBuckets, accounts: map[string][2]calledFrom{}},
+		refusals:      map[string]refusalForm{}, moduleCounts: map[string]func() int64{},
+		listSlots: newListSlots(questionsAtOnce), crossOrigin: http.NewCrossOriginProtection()}
+	s.log = slog.New(s.repeats)
 	s.kinds = troublesOf(of)
 	s.startClock()
 	s.outbound.blocked = st.waits
-	st.met.tellOf(func(row *unreadableRow) { // past the teller, which would count the tables together
+	st.met.tellOf(func(row *unreadableRow) { // past the repeatFilter, which would count the tables together
 		log.Warn("a row can't be read: lists leave it out, and what needs it fails: run 'widgetd check'",
 			"table", row.table, "id", row.id, "error", row.cause)
 	})
-	for _, w := range wingsOf(of, s) {
-		s.routes = append(s.routes, w.routes...)
-		s.roots = append(s.roots, w.roots...)
-		s.chores = append(s.chores, w.chores...)
-		s.workers = append(s.workers, w.workers...)
-		s.wingMetrics = append(s.wingMetrics, w.metrics...)
-		s.sweeps = append(s.sweeps, w.sweeps...)
-		maps.Copy(s.refusals, w.refusals)
-		maps.Copy(s.wingCounts, w.counts)
+	for _, m := range modulesOf(of, s) {
+		s.routes = append(s.routes, m.routes...)
+		s.roots = append(s.roots, m.roots...)
+		s.chores = append(s.chores, m.chores...)
+		s.workers = append(s.workers, m.workers...)
+		s.moduleMetrics = append(s.moduleMetrics, m.metrics...)
+		s.sweeps = append(s.sweeps, m.sweeps...)
+		maps.Copy(s.refusals, m.refusals)
+		maps.Copy(s.moduleCounts, m.counts)
 	}
 	return s, s.refresh()
 }
@@ -327,7 +327,7 @@ const noRoute = "none"
 // token's id, but never an address, a key, a token, a query or a path, since a path may hold ids.
 func (s *server) countAnswer(w *response, took time.Duration) {
 	took -= w.waited
-	s.metrics.count(w.pattern, w.status, took, w.caller, s.steady())
+	s.metrics.count(w.pattern, w.status, took, w.caller, s.monotonic())
 	if s.accessLog {
 		s.log.Info("request", "route", cmp.Or(w.pattern, noRoute), "status", w.status,
 			"milliseconds", float64(took.Microseconds())/1000, "request_id", w.requestID,
@@ -371,13 +371,13 @@ type call struct {
 type coreCall struct {
 	route   *route
 	bearer  *caller    // the caller, also where the token does not suffice for the route
-	asker   asker      // whom what it takes is counted for
+	client  client     // whom what it takes is counted for
 	held    heldMemory // for its body, then for its answer
 	account string     // that is charged; "": none
 	strict  bool       // every unknown member is refused (RFC 7240)
 	body    []byte
 	parsed  jsonValue // body, parsed, until finish
-	leave   func()    // gives back the place of a question; nil: it has none
+	release func()    // gives back the place of a question; nil: it has none
 	idemKey string    // the Idempotency-Key; "": none
 }
 
@@ -424,8 +424,8 @@ func (s *server) run(c *call) (any, error) {
 	if err := s.checkToken(c); err != nil {
 		return nil, err
 	}
-	c.core.asker = s.askerOf(c)
-	c.core.held = newHeldMemory(&s.memory, c.core.asker)
+	c.core.client = s.clientOf(c)
+	c.core.held = newHeldMemory(&s.memory, c.core.client)
 	if c.caller == nil && c.core.route.address != "" {
 		if err := s.limitAddress(c.core.route.address, s.address(r), s.anonymousRate); err != nil {
 			return nil, err
@@ -464,7 +464,7 @@ func (s *server) startReading(c *call, body *jsonValue) {
 // runQuestion runs the handler of a question, which has questionTimeout for waiting and for its answer.
 // Errors: also errSlowQuestion.
 func (s *server) runQuestion(ctx context.Context, c *call) (any, error) {
-	inTime, cancel := context.WithTimeout(ctx, s.doors.timeout)
+	inTime, cancel := context.WithTimeout(ctx, s.listSlots.timeout)
 	defer cancel()
 	defer c.endQuestion() // also when the handler panics
 	answer, err := c.core.route.run(inTime, c)
@@ -521,7 +521,7 @@ func (s *server) checkToken(c *call) error {
 // connector returns what an engine that works with outside systems needs of the service. With off, and while the
 // peer may work with them, it asks none.
 func (s *server) connector(off bool) connector {
-	return connector{store: s.store, keys: s.keys.Load, log: s.log, now: s.now, steady: s.steady,
+	return connector{store: s.store, keys: s.keys.Load, log: s.log, now: s.now, monotonic: s.monotonic,
 		doubted: s.clockDoubted, wake: make(chan struct{}, 1), noOutside: s.noOutside,
 		idle: func() bool { return off || s.noOutside != nil || s.store.waits() }}
 }

@@ -279,7 +279,7 @@ func TestEveryRoute_thatIsChargedSaysWhenItsBucketIsEmpty(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	f, tokens := newExampleFixture(t), map[*operation]string{}
-	f.server.steady = standsStill() // or buckets refill meanwhile
+	f.server.monotonic = standsStill() // or buckets refill meanwhile
 	f.change(func(t *tx) error {
 		for _, o := range operations() {
 			r := routeOf(o)

@@ -1697,7 +1697,8 @@ func TestHarness_findsWhatIsSecretWhereItMustNotBe(t *testing.T) {
 
 // allRoutes is every route of the service that is for programs.
 var allRoutes = sync.OnceValue(func() (all []route) {
-	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, nouns: nouns(), steady: time.Now}) {
+	s := &server{authenticator: &authenticator{}, nouns: nouns(), monotonic: time.Now}
+	for _, w := range modulesOf(nouns(), s) {
 		for _, r := range w.routes {
 			if r.page == "" {
 				all = append(all, r)

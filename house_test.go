@@ -84,7 +84,7 @@ func source(t *testing.T) *checkedSource {
 func (src *checkedSource) at(n ast.Node) string { return src.fset.Position(n.Pos()).String() }
 
 // rooms are the files from left to right: what stands in one may use its own room
-// and those to its right, never one to its left. A wing adds its files here.
+// and those to its right, never one to its left. A module adds its files here.
 var rooms = [][]string{
 	{"main.go", "nouns.go", "serve.go", "demo*.go"},
 	// those by name have endpoints or commands

@@ -13,28 +13,28 @@ import (
 // What a handler asks of the core before it decides: that its caller is charged, that what is wrong is refused, and
 // whose rows the call acts on.
 
-// enter waits for the turn of a question; it is over when the handler returns. Errors: that of ctx.
-func (s *server) enter(ctx context.Context, c *call) (err error) {
-	c.core.leave, err = s.doors.enter(ctx, c.core.asker)
+// acquireSlot waits for the turn of a question; it is over when the handler returns. Errors: that of ctx.
+func (s *server) acquireSlot(ctx context.Context, c *call) (err error) {
+	c.core.release, err = s.listSlots.acquire(ctx, c.core.client)
 	return err
 }
 
-// askerOf returns whom what a call takes is counted for. The bearer of a device's token counts by address.
-func (s *server) askerOf(c *call) asker {
+// clientOf returns whom what a call takes is counted for. The bearer of a device's token counts by address.
+func (s *server) clientOf(c *call) client {
 	switch {
 	case !c.bearsOwnToken():
-		return asker{askerAddress, s.address(c.request)}
+		return client{clientIsAddress, s.address(c.request)}
 	case c.caller.app != "":
-		return asker{askerApplication, c.caller.limitedAs()}
+		return client{clientIsApp, c.caller.limitedAs()}
 	}
-	return asker{askerAccount, c.caller.claims.Subject}
+	return client{clientIsAccount, c.caller.claims.Subject}
 }
 
 // endQuestion gives back the place of a question, if the call has one.
 func (c *call) endQuestion() {
-	if c.core.leave != nil {
-		c.core.leave()
-		c.core.leave = nil
+	if c.core.release != nil {
+		c.core.release()
+		c.core.release = nil
 	}
 }
 
@@ -55,9 +55,9 @@ func (c *call) finish() error {
 	return wrong
 }
 
-// admit ends the reading of a request: it charges the account of its token, or else the one that owns its Origin,
-// then refuses what was wrong (422), and has a question wait for its turn.
-func (s *server) admit(ctx context.Context, c *call) error {
+// finishReading ends the reading of a request: it charges the account of its token, or else the one that owns its
+// Origin, then refuses what was wrong (422), and has a question wait for its turn.
+func (s *server) finishReading(ctx context.Context, c *call) error {
 	account := c.origin.account
 	if c.caller != nil {
 		account = c.caller.claims.Subject
@@ -75,16 +75,16 @@ func (s *server) admit(ctx context.Context, c *call) error {
 		return wrong
 	}
 	if c.core.route.question {
-		return s.enter(ctx, c)
+		return s.acquireSlot(ctx, c)
 	}
 	return nil
 }
 
-// admitOwner is admit for calls with a token that may name an account with ?account_id=. It returns whose rows the
-// call acts on, see ownerOf.
-func (s *server) admitOwner(ctx context.Context, c *call) (owner, error) {
+// finishReadingFor is finishReading for calls with a token that may name an account with ?account_id=. It returns
+// whose rows the call acts on, see ownerOf.
+func (s *server) finishReadingFor(ctx context.Context, c *call) (owner, error) {
 	named := c.in.accountID()
-	if err := s.admit(ctx, c); err != nil {
+	if err := s.finishReading(ctx, c); err != nil {
 		return owner{}, err
 	}
 	return s.ownerOf(c, named)
@@ -112,8 +112,8 @@ func (s *server) ownerOf(c *call, named string) (owner, error) {
 	return ownedBy(named), err
 }
 
-// oneOwner narrows an owner to one account: the caller's own if the call acts on the rows of every account.
-func (c *call) oneOwner(o owner) owner {
+// narrowToOne narrows an owner to one account: the caller's own if the call acts on the rows of every account.
+func (c *call) narrowToOne(o owner) owner {
 	if o == anyAccount {
 		return ownedBy(c.caller.claims.Subject)
 	}
@@ -147,7 +147,7 @@ func clientOf(r *http.Request, trusted []netip.Prefix) netip.Addr {
 // limitAddress takes a token from the bucket that an address has for the named limit on
 // anonymous callers, or returns a refusal (429).
 func (s *server) limitAddress(limit, address string, rate int) error {
-	v := s.addressBuckets.take(limit+" "+address, rate, s.steady())
+	v := s.addressBuckets.take(limit+" "+address, rate, s.monotonic())
 	return errOver(v, limitNamed(addressLimit, rate), "Too many requests from this address.")
 }
 
@@ -179,7 +179,7 @@ func (s *server) charge(c *call, account string) error {
 	if err != nil || a.ID == "" {
 		return err
 	}
-	w, bucket, now := c.response, c.bucket(), s.steady()
+	w, bucket, now := c.response, c.bucket(), s.monotonic()
 	key := bucket + " " + a.ID
 	if c.caller == nil || c.caller.app == "" {
 		v := s.accountBuckets.take(key, a.Rate, now)
@@ -189,7 +189,7 @@ func (s *server) charge(c *call, account string) error {
 	half := max(1, a.Rate/2)
 	v := s.accountBuckets.take("app "+c.caller.limitedAs()+" "+a.ID, half, now)
 	if !v.ok {
-		showLimit(w.Header(), bucket, a.Rate, s.accountBuckets.look(key, a.Rate, now))
+		showLimit(w.Header(), bucket, a.Rate, s.accountBuckets.peek(key, a.Rate, now))
 		showLimit(w.Header(), bucketApplication, half, v)
 		return errOver(v, limitReached{},
 			"The application's share of the account's requests of this minute is used up.")
@@ -218,17 +218,17 @@ func (s *server) chargeShare(c *call, account string) error {
 	if err != nil || a.ID == "" {
 		return err
 	}
-	w, bucket, now := c.response, c.bucket(), s.steady()
+	w, bucket, now := c.response, c.bucket(), s.monotonic()
 	network := addressKey(s.client(c.request), networkOfSite)
 	half, who := max(1, a.Rate/2), bucket+" "+a.ID+" "+network
 	share := s.addressBuckets.take("share "+who, half, now)
-	if s.askers.note(a.ID, network, now) && !share.ok {
-		showLimit(w.Header(), bucket, a.Rate, s.accountBuckets.look(bucket+" "+a.ID, a.Rate, now))
+	if s.lastAddresses.note(a.ID, network, now) && !share.ok {
+		showLimit(w.Header(), bucket, a.Rate, s.accountBuckets.peek(bucket+" "+a.ID, a.Rate, now))
 		return errOver(share, limitNamed(shareLimit, half), "While others ask, one address gets at most half of the "+
 			"account's requests.")
 	}
 	keep := 0
-	if s.addressBuckets.look("recent "+who, 1, now).remaining == 0 {
+	if s.addressBuckets.peek("recent "+who, 1, now).remaining == 0 {
 		keep = a.Rate / 10
 	}
 	v := s.accountBuckets.takeSome(bucket+" "+a.ID, a.Rate, 1, keep, now)

@@ -34,22 +34,22 @@ func readNoMembers(*input) noMembers { return noMembers{} }
 type reader func(in *input) func(ctx context.Context, c *call, of owner) (any, error)
 
 // owned returns an endpoint that acts on what one owner has: it reads, has the caller charged, refuses what is wrong,
-// and answers for the owner on whose rows the caller may act (server.admitOwner), which ?account_id= may name.
+// and answers for the owner on whose rows the caller may act (server.finishReadingFor), which ?account_id= may name.
 func owned[Req, Res any](
 	s *server, read func(*input) Req, answer func(context.Context, *call, owner, Req) (Res, error),
 ) *endpoint {
-	return s.ofOwner(func(in *input) func(context.Context, *call, owner) (any, error) {
+	return s.ownedAny(func(in *input) func(context.Context, *call, owner) (any, error) {
 		request := read(in)
 		return func(ctx context.Context, c *call, of owner) (any, error) { return answer(ctx, c, of, request) }
 	}, reflect.TypeFor[Req](), reflect.TypeFor[Res](), answer)
 }
 
-// ofOwner is owned for any types: what it does is not copied for every pair of them.
-func (s *server) ofOwner(read reader, request, answer reflect.Type, function any) *endpoint {
+// ownedAny is owned for any types: what it does is not copied for every pair of them.
+func (s *server) ownedAny(read reader, request, answer reflect.Type, function any) *endpoint {
 	e := newEndpoint(func(in *input) { read(in); in.accountID() }, request, answer, function)
 	e.run = func(ctx context.Context, c *call) (any, error) {
 		answer := read(c.in)
-		of, err := s.admitOwner(ctx, c)
+		of, err := s.finishReadingFor(ctx, c)
 		if err != nil {
 			return nil, err
 		}
@@ -66,7 +66,7 @@ func admitted[Req, Res any](
 	e := admitting(read, answer)
 	e.run = func(ctx context.Context, c *call) (any, error) {
 		request := read(c.in)
-		if err := s.admit(ctx, c); err != nil {
+		if err := s.finishReading(ctx, c); err != nil {
 			return nil, err
 		}
 		return answer(ctx, c, request)

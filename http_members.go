@@ -146,8 +146,8 @@ func (in *input) wrong(name, code, detail string) {
 	*in.errs = append(*in.errs, fieldError{Pointer: in.pointer + "/" + name, Code: code, Detail: detail})
 }
 
-// excuse takes back that members of the body are missing.
-func (in *input) excuse(names ...string) {
+// allowMissing takes back that members of the body are missing.
+func (in *input) allowMissing(names ...string) {
 	*in.errs = slices.DeleteFunc(*in.errs, func(f fieldError) bool {
 		return f.Code == "required" && slices.Contains(names, strings.TrimPrefix(f.Pointer, "#/"))
 	})
@@ -160,12 +160,12 @@ func (in *input) wrongParameter(name, code, detail string) {
 
 // find returns a member of any kind.
 func (in *input) find(name string) (*jsonValue, bool) {
-	in.expect(in.path, name)
+	in.noteExpected(in.path, name)
 	return in.body.member(name)
 }
 
-// expect tells of a name that is looked up and not described.
-func (in *input) expect(path, name string) {
+// noteExpected tells of a name that is looked up and not described.
+func (in *input) noteExpected(path, name string) {
 	if in.late != nil && in.known != nil && !in.known.has(path, name) {
 		in.late(path + "/" + name)
 	}
@@ -352,7 +352,7 @@ func (in *input) parameter(name string, check *textCheck) string {
 		in.note(reading{path: inQuery, name: name, kind: jsonString, check: check})
 		return ""
 	}
-	in.expect(inQuery, name)
+	in.noteExpected(inQuery, name)
 	values := in.query[name]
 	if len(values) == 0 {
 		return ""
@@ -461,7 +461,7 @@ const (
 )
 
 // An unknownWalk goes through what was read of a body, and records what is unknown.
-type unknownWalk struct{ named int } // see maxUnknownMembers
+type unknownWalk struct{ listed int } // see maxUnknownMembers
 
 // object goes through the members of an object, then through the objects within it.
 func (w *unknownWalk) object(in *input) {
@@ -471,9 +471,9 @@ func (w *unknownWalk) object(in *input) {
 	}
 	for i := range in.body.members {
 		name := in.body.members[i].name
-		if !in.known.has(in.path, name) && w.named < maxUnknownMembers {
+		if !in.known.has(in.path, name) && w.listed < maxUnknownMembers {
 			in.wrongUnknown(name, p.allowed)
-			w.named++
+			w.listed++
 		}
 	}
 	for i := range in.body.members {
@@ -697,7 +697,7 @@ func (in *input) refuseChange(name string) {
 		in.note(reading{path: in.path, name: name, fixed: true})
 		return
 	}
-	in.expect(in.path, name)
+	in.noteExpected(in.path, name)
 	if _, given := in.body.member(name); given {
 		in.wrong(name, "immutable", "This can't be changed.")
 	}

@@ -332,7 +332,7 @@ var (
 // checkOrigin returns a refusal if the route requires a listed Origin and the request's is not one or is missing,
 // or if it refuses forms of other sites and the request is one, or the error of the look-up.
 func (s *server) checkOrigin(c *call) error {
-	if c.core.route.origin == originOwn && s.elsewhere.Check(c.request) != nil {
+	if c.core.route.origin == originOwn && s.crossOrigin.Check(c.request) != nil {
 		return errOrigin
 	}
 	refused := c.core.route.origin == originListed && c.origin.given || c.core.route.origin == originRequired

@@ -12,7 +12,7 @@ import (
 func leadNoun() noun {
 	return noun{
 		name:     "lead",
-		wings:    func(s *server) []wing { return []wing{leadWing(s)} },
+		modules:  func(s *server) []module { return []module{leadModule(s)} },
 		calls:    leadRouteCommands,
 		commands: leadCommands,
 		events:   leadEvents,

@@ -21,10 +21,10 @@ type leadAPI struct {
 	main    *cache[string, string] // the id of the main account, by ""
 }
 
-func leadWing(s *server) wing {
+func leadModule(s *server) module {
 	a := &leadAPI{server: s, trapped: trappedLeads{ids: map[[sha256.Size]byte]string{}},
 		main: newCache[string, string](1)}
-	return wing{routes: []route{
+	return module{routes: []route{
 		{pattern: "POST /widget/leads", token: tokenOptional, scope: scopeWriteLeads, origin: originListed,
 			address: "leads", bucket: bucketLeads, creates: true, members: []extraMember{{"ok", false}},
 			endpoint: owned(s, readLead, a.createLead)},
@@ -81,7 +81,7 @@ func (a *leadAPI) createLead(ctx context.Context, c *call, of owner, r *leadRequ
 	l, err := r.lead, error(nil)
 	switch l.AccountID = c.origin.account; {
 	case c.caller != nil:
-		l.AccountID, l.sender = c.oneOwner(of).account, actorToken(c)
+		l.AccountID, l.sender = c.narrowToOne(of).account, actorToken(c)
 	case l.AccountID == "":
 		l.AccountID, err = a.main.loadBy(a.store, "", func(string) (string, error) { return a.store.mainAccount() })
 	}

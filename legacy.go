@@ -16,7 +16,7 @@ import (
 func legacyNoun() noun {
 	return noun{
 		name:     "legacy",
-		wings:    func(s *server) []wing { return []wing{legacyWing(s)} },
+		modules:  func(s *server) []module { return []module{legacyModule(s)} },
 		calls:    legacyRouteCommands,
 		problems: legacyProblems,
 		status:   []statusLine{{label: "legacy callers", read: legacyStatus}},
@@ -39,9 +39,9 @@ type legacyAPI struct {
 	counts map[legacyCall]legacyCall // by day, path and caller; not written yet
 }
 
-func legacyWing(s *server) wing {
+func legacyModule(s *server) module {
 	a := &legacyAPI{server: s, counts: map[legacyCall]legacyCall{}}
-	return wing{
+	return module{
 		roots:  []rootPath{{path: legacyPrefix, serve: a.serveLegacy}},
 		chores: []chore{{fault: "legacy calls can't be counted", atEnd: true, run: a.flush}},
 	}

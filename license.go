@@ -22,7 +22,7 @@ const (
 func licenseNoun() noun {
 	return noun{
 		name:     "license",
-		wings:    func(s *server) []wing { return []wing{licenseWing(s)} },
+		modules:  func(s *server) []module { return []module{licenseModule(s)} },
 		calls:    licenseRouteCommands,
 		commands: licenseCommands,
 		ids:      []idKind{{"LICENSE", "lic", "licenses", false, (*queries).licensesHinted}},

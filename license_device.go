@@ -17,7 +17,7 @@ const scopeDevices = "devices:write"
 func deviceNoun() noun {
 	return noun{
 		name:     "device",
-		wings:    func(s *server) []wing { return []wing{deviceWing(s)} },
+		modules:  func(s *server) []module { return []module{deviceModule(s)} },
 		calls:    deviceRouteCommands,
 		commands: deviceCommands,
 		ids:      []idKind{{"DEVICE", "dev", "devices", false, nil}},

@@ -27,11 +27,11 @@ type rowsKey struct {
 // bucketLicenses is charged for licence calls without an account's own token, including those of devices.
 const bucketLicenses = "licenses"
 
-func deviceWing(s *server) wing {
+func deviceModule(s *server) module {
 	a := &deviceAPI{server: s, rows: newCache[rowsKey, finding](4_000), // in at most about 8 MiB
 		leases:  leaseCache{leases: map[string]*lease{}},
-		lookups: newLookupGuard(s.failedLookupRate, s.steady())}
-	return wing{
+		lookups: newLookupGuard(s.failedLookupRate, s.monotonic())}
+	return module{
 		routes: append([]route{
 			// ownScope: who may not read licences, of its own account or of all, is anonymous, and can't guess keys
 			{pattern: "POST /widget/license/activate", token: tokenLate, ownScope: scopeLicenses, creates: true,
@@ -101,26 +101,26 @@ func (r *deviceRequest) sentBy(c *call) {
 		return
 	}
 	r.token = &c.caller.claims
-	c.in.excuse("license_key", "fingerprint")
+	c.in.allowMissing("license_key", "fingerprint")
 }
 
 // knownDeviceRate is the limit of an address, in requests a minute (contract, section 2), by the keys of active
 // devices, while too many other keys have failed.
 const knownDeviceRate = 300
 
-// admitDevice notes the token of a device's request and ends its reading, looks it up, applies the rule against
+// finishReadingDevice notes the token of a device's request and ends its reading, looks it up, applies the rule against
 // guessing keys, and charges the call. With an account's own token a licence is found only if it belongs to an account
 // on which the token may act. A request with invalid members is refused before any look-up, so that the RateLimit
 // headers of its answer reveal nothing about a key (contract, section 1). n says whether a device that only its
 // fingerprint names is looked up, too: where a transaction does that later it would cost an activation a twentieth, so
 // it is left out then unless it may pass the rule.
-func (a *deviceAPI) admitDevice(c *call, r *deviceRequest, n need) (f finding, err error) {
+func (a *deviceAPI) finishReadingDevice(c *call, r *deviceRequest, n need) (f finding, err error) {
 	r.sentBy(c)
 	if err := c.finish(); err != nil {
 		return f, err
 	}
 	known := r
-	if n == optional && a.lookups.limited(a.address(c.request), a.steady()) == 0 {
+	if n == optional && a.lookups.limited(a.address(c.request), a.monotonic()) == 0 {
 		known = &deviceRequest{keyHash: r.keyHash, token: r.token}
 	}
 	if f, err = a.cachedRows(known); err != nil {
@@ -186,7 +186,7 @@ func (a *deviceAPI) payerOf(c *call, r *deviceRequest, f *finding) (account stri
 // looked up. A key that is unknown or not current counts as failed. Past the limit, only keys pass that come with the
 // fingerprint or the token of an active device; others are refused, known or not, until another one may fail.
 func (a *deviceAPI) checkLookup(c *call, r *deviceRequest, f *finding) error {
-	address, now := a.address(c.request), a.steady()
+	address, now := a.address(c.request), a.monotonic()
 	var wait time.Duration
 	if f.license.current(c.now) {
 		wait = a.lookups.limited(address, now)
@@ -282,7 +282,7 @@ func (a *deviceAPI) activateLicense(ctx context.Context, c *call, r *deviceReque
 
 // giveSeat carries an activation out.
 func (a *deviceAPI) giveSeat(ctx context.Context, c *call, r *deviceRequest) (*activation, error) {
-	f, err := a.admitDevice(c, r, optional)
+	f, err := a.finishReadingDevice(c, r, optional)
 	if err != nil {
 		return nil, err
 	}
@@ -430,7 +430,7 @@ func readVerification(in *input) *deviceRequest {
 func (a *deviceAPI) verifyLicense(ctx context.Context, c *call, r *deviceRequest) (*verification, error) {
 	// While signing is held, nothing is recorded about the device.
 	r.licenseOnly = c.bearsOwnToken() && c.caller.has(scopeLicenses)
-	f, err := a.admitDevice(c, r, required)
+	f, err := a.finishReadingDevice(c, r, required)
 	if err == nil && !r.malformed && f.comesFromHolder(c.now) && !a.signingHeld() {
 		err = a.touchDevice(ctx, r, &f, c.now)
 	}
@@ -516,7 +516,7 @@ func readDeactivation(in *input) *deviceRequest { return readDevice(in, required
 // Callers without an account's own token, and applications without `licenses:read`, are held by address: once 30
 // different keys have failed within a minute, only keys of active devices are answered.
 func (a *deviceAPI) deactivateLicense(ctx context.Context, c *call, r *deviceRequest) (deactivation, error) {
-	f, err := a.admitDevice(c, r, optional)
+	f, err := a.finishReadingDevice(c, r, optional)
 	if err == nil {
 		err = f.err()
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-func licenseWing(s *server) wing {
+func licenseModule(s *server) module {
 	const changes = "not_an_issuer license_not_found illegal_transition"
 	routes := []route{
 		{pattern: "GET /licenses", scope: scopeLicenses, question: true,
@@ -29,7 +29,7 @@ func licenseWing(s *server) wing {
 		{pattern: "POST /licenses/{id}/reset-transfers", scope: scopeAdmin, noBody: true,
 			refuses: "license_not_found", endpoint: admitted(s, readNoMembers, s.resetLicenseTransfers)},
 	}
-	return wing{routes: routes, chores: []chore{{timeDriven: true, run: s.announceEnds,
+	return module{routes: routes, chores: []chore{{timeDriven: true, run: s.announceEnds,
 		fault: "the events of licences that are about to end can't be written"}}}
 }
 
@@ -88,7 +88,7 @@ func checkIssuer(from *queries, c *call, of owner) error {
 // issuedTo returns the account whose licence a request makes: the one that it acts on, which the body may name; an
 // operator's body may name any. Errors: a refusal for a missing scope.
 func issuedTo(c *call, of owner, named string) (string, error) {
-	id := c.oneOwner(of).account
+	id := c.narrowToOne(of).account
 	if named == "" || named == id {
 		return id, nil
 	}

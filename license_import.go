@@ -243,7 +243,7 @@ func (im *licenseImporter) checkRow(line int, cells map[string]string, in *input
 	before := len(*in.errs)
 	im.fill(in, cells)
 	asked, state, reason := readImported(in)
-	in.excuse("product") // draftSale says it in words for both
+	in.allowMissing("product") // draftSale says it in words for both
 	existing, err := orNil(im.st.licenseByKey(key.hash()))
 	switch {
 	case err != nil:

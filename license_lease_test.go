@@ -174,7 +174,7 @@ func TestVerify_signsANonceWithTheSameNumberWithinAMinute(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		c := s.lease(s.verifyLease(act.text("token"), "nonce", "m").answers("valid"))
 		sameText(t, "after a minute", c.Seq, 2, c.Nonce, "m")
-		// A lease with a nonce is for its asker only.
+		// A lease with a nonce is for its client only.
 		c = s.lease(s.verifyKey(key, "f").answers("valid"))
 		sameText(t, "without a nonce", c.Nonce, "", c.Seq, 2)
 	})

@@ -46,7 +46,7 @@ func readCarried(text string) (*deviceRequest, error) {
 
 // askRequest answers with the empty form.
 func (a *deviceAPI) askRequest(ctx context.Context, c *call) (any, error) {
-	if err := a.admit(ctx, c); err != nil {
+	if err := a.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	return activateTemplate.render(http.StatusOK, pageBrand{}, newActivatePage(c.request, "title_activate"))
@@ -67,7 +67,7 @@ func (a *deviceAPI) carry(ctx context.Context, c *call) (any, error) {
 	case !errors.As(err, &refused) || refused.code.status >= 500 || refused.code.status == 429:
 		return nil, err
 	}
-	a.metrics.countRefusal(refused.code.name, a.steady())
+	a.metrics.countRefusal(refused.code.name, a.monotonic())
 	p.showRefusal(refused)
 	return activateTemplate.render(refused.code.status, p.pageBrand, p)
 }

@@ -10,7 +10,7 @@ import (
 func planNoun() noun {
 	return noun{
 		name:     "plan",
-		wings:    func(s *server) []wing { return []wing{planWing(s)} },
+		modules:  func(s *server) []module { return []module{planModule(s)} },
 		calls:    planRouteCommands,
 		commands: planCommands,
 		ids:      []idKind{{"PLAN", "pln", "plans", false, nil}},

@@ -2,8 +2,8 @@ package main
 
 import "context"
 
-func planWing(s *server) wing {
-	return wing{routes: []route{
+func planModule(s *server) module {
+	return module{routes: []route{
 		{pattern: "GET /plans", scope: scopeLicenses, question: true,
 			endpoint: owned(s, readOnlyPage("pln"), s.listPlans)},
 		{pattern: "GET /plans/{id}", scope: scopeLicenses, refuses: "plan_not_found",

@@ -499,7 +499,7 @@ func TestLicense_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *t
 	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t, withFewListRows)
-	s.server.doors.timeout = time.Hour // on a machine that is busy, too
+	s.server.listSlots.timeout = time.Hour // on a machine that is busy, too
 	n := s.store.limits.listRows * 5 / 2
 	s.sql(manyLicenses(s.account, n, n/25))
 	for _, scope := range []string{scopeAdmin, scopeLicenses} {

@@ -58,7 +58,7 @@ func tuneCollector(getenv func(string) string) {
 // allCommands are the program's own commands, and those of the nouns, sorted.
 var allCommands = sync.OnceValue(func() []command {
 	of, routes := nouns(), []route{}
-	for _, w := range wingsOf(of, &server{authenticator: &authenticator{}, nouns: of, steady: time.Now}) {
+	for _, w := range modulesOf(of, &server{authenticator: &authenticator{}, nouns: of, monotonic: time.Now}) {
 		routes = append(routes, w.routes...)
 	}
 	kinds := collectNouns(of, func(n *noun) []idKind { return n.ids })

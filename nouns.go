@@ -16,7 +16,7 @@ import (
 // Every field but the name is optional.
 type noun struct {
 	name     string // "lead"
-	wings    func(s *server) []wing
+	modules  func(s *server) []module
 	calls    []routeCommand // the commands that are names for its routes, and lists
 	commands []command      // its other ones
 	problems problemTable
@@ -318,13 +318,13 @@ func collectNouns[T any](of []noun, what func(*noun) []T) (all []T) {
 	return all
 }
 
-// wingsOf returns the wings of the given nouns, with complete routes.
-func wingsOf(of []noun, s *server) []wing {
-	all := collectNouns(of, func(n *noun) []wing {
-		if n.wings == nil {
+// modulesOf returns the modules of the given nouns, with complete routes.
+func modulesOf(of []noun, s *server) []module {
+	all := collectNouns(of, func(n *noun) []module {
+		if n.modules == nil {
 			return nil
 		}
-		return n.wings(s)
+		return n.modules(s)
 	})
 	for _, w := range all {
 		for i := range w.routes {

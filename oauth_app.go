@@ -21,7 +21,7 @@ const (
 func appNoun() noun {
 	return noun{
 		name:     "app",
-		wings:    func(s *server) []wing { return []wing{appWing(s), oauthWing(s)} },
+		modules:  func(s *server) []module { return []module{appModule(s), oauthModule(s)} },
 		calls:    appRouteCommands,
 		commands: appCommands,
 		ids:      []idKind{{"APP", "app", "apps", false, nil}},

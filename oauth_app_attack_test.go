@@ -58,7 +58,7 @@ func TestOrder_whoOnlyWritesOrdersSeesNoPaymentOfOneThatIsAcceptedOrRejected(t *
 func TestLookupLimit_holdsAnApplicationThatCannotReadLicences(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.server.steady = standsStill()
+	s.server.monotonic = standsStill()
 	p, _ := s.registerApp(everything)
 	guess := func(path, bearer string) answer {
 		return s.post("/widget/license/"+path, seatBody("license_key", newLicenseKey(), "fingerprint", "f"), bearer)

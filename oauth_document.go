@@ -37,10 +37,10 @@ const documentAway = "fault_document_away"
 
 // clientDocuments fetches documents and keeps them.
 type clientDocuments struct {
-	taken    bool     // -client-documents
-	only     []string // addresses of -client-document-list; none: any
-	outbound *outbound
-	steady   func() time.Time
+	taken     bool     // -client-documents
+	only      []string // addresses of -client-document-list; none: any
+	outbound  *outbound
+	monotonic func() time.Time
 
 	mu   sync.Mutex
 	kept map[string]*keptDocument // by address
@@ -58,7 +58,7 @@ type keptDocument struct {
 // shares no connection with what -outbound-allow admits.
 func newClientDocuments(o nounOptions, st *store) *clientDocuments {
 	d := &clientDocuments{taken: o.clientDocuments, only: o.clientDocumentList, outbound: newOutbound(nil),
-		steady: time.Now, kept: map[string]*keptDocument{}}
+		monotonic: time.Now, kept: map[string]*keptDocument{}}
 	d.outbound.limit, d.outbound.blocked = documentLimit, st.waits
 	return d
 }
@@ -88,17 +88,17 @@ func isDocumentAddress(s string) bool {
 func (d *clientDocuments) look(ctx context.Context, address string, limit func() error) (*keptDocument, error) {
 	d.mu.Lock()
 	k, known := d.kept[address]
-	if !known || !d.steady().Before(k.until) {
+	if !known || !d.monotonic().Before(k.until) {
 		if err := limit(); err != nil {
 			d.mu.Unlock()
 			return nil, err
 		}
-		k = &keptDocument{until: d.steady().Add(documentKept)}
+		k = &keptDocument{until: d.monotonic().Add(documentKept)}
 		k.load = sync.OnceFunc(func() {
 			kept := d.fetch(context.WithoutCancel(ctx), address, k)
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			if k.until = d.steady().Add(kept); k.app == nil {
+			if k.until = d.monotonic().Add(kept); k.app == nil {
 				delete(d.kept, address) // what failed is not kept
 			}
 		})

@@ -39,7 +39,7 @@ func serviceWithDocuments(t testing.TB, change ...func(*storeOptions, *serverOpt
 	web := httptest.NewServer(d)
 	t.Cleanup(web.Close)
 	documents := d.server.documents
-	documents.steady = func() time.Time { return time.Now().Add(d.later) }
+	documents.monotonic = func() time.Time { return time.Now().Add(d.later) }
 	documents.outbound.secure.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", web.Listener.Addr().String())
 	}
@@ -507,7 +507,7 @@ func TestDocument_isFetchedFromPublicAddressesOnly(t *testing.T) {
 func TestDocument_fetchesAreLimitedByCallerAndHost(t *testing.T) {
 	t.Parallel()
 	s := serviceWithDocuments(t)
-	s.server.steady = standsStill()
+	s.server.monotonic = standsStill()
 	v := s.signedIn(s.account)
 	for i := range documentsOfCaller {
 		s.publish(fmt.Sprintf("https://h%d.example/x", i), nil)
@@ -520,7 +520,7 @@ func TestDocument_fetchesAreLimitedByCallerAndHost(t *testing.T) {
 	failIf(t, s.fetches("https://h1.example/x") != 1 || s.fetches("https://claude.example/more") != 0, "%v", s.asked)
 	s.publish(claudeAddress, nil)
 	s.signedIn(s.addAccount("another")).authorize(documentQuery(claudeAddress, claudeBack), nil).nowhere(200)
-	s.server.addressBuckets.empty("documents at claude.example", documentsOfHost, s.server.steady())
+	s.server.addressBuckets.empty("documents at claude.example", documentsOfHost, s.server.monotonic())
 	third := s.signedIn(s.addAccount("third"))
 	third.authorize(documentQuery(claudeAddress+"2", claudeBack), nil).nowhere(429)
 	third.authorize(documentQuery(claudeAddress, claudeBack), nil).nowhere(200)
@@ -591,7 +591,7 @@ func TestDocument_takesNoMoreMemoryThanThatOfAThousand(t *testing.T) {
 func TestDocument_isLimitedByItsHost(t *testing.T) {
 	t.Parallel()
 	s := serviceWithDocuments(t)
-	s.server.steady = standsStill()
+	s.server.monotonic = standsStill()
 	tenant := s.addAccount("Bistro")
 	v := s.signedIn(tenant)
 	s.server.outbound.resolver, _ = resolverOf(t, func(string, int) []netip.Addr { return addresses("93.184.215.14") })
@@ -619,7 +619,7 @@ func TestDocument_isLimitedByItsHost(t *testing.T) {
 	for _, q := range queues {
 		equal(t, "the account whose places a webhook takes", q.holder, tenant)
 	}
-	s.server.accountBuckets.empty("app a.example "+tenant, 300, s.server.steady())
+	s.server.accountBuckets.empty("app a.example "+tenant, 300, s.server.monotonic())
 	s.get("/orders", bearer(tokens["https://a.example/1"])).is(429)
 	s.get("/orders", bearer(tokens["https://a.example/2"])).is(429)
 	s.get("/orders", bearer(tokens["https://b.example/1"])).is(200)

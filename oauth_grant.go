@@ -12,7 +12,7 @@ import (
 func grantNoun() noun {
 	return noun{
 		name:     "grant",
-		wings:    func(s *server) []wing { return []wing{grantWing(s)} },
+		modules:  func(s *server) []module { return []module{grantModule(s)} },
 		calls:    grantRouteCommands,
 		ids:      []idKind{{"GRANT", "grt", "grants", false, nil}},
 		events:   grantEvents,
@@ -176,11 +176,11 @@ func endDueGrants(t *tx) (int64, error) {
 // signinNoun declares how people sign in for accounts.
 func signinNoun() noun {
 	return noun{
-		name:   "signin",
-		wings:  func(s *server) []wing { return []wing{signinWing(s), oauthPageWing(s)} },
-		events: signinEvents,
-		rows:   []rowReader{signinCodeTable.unreadable, sessionTable.unreadable},
-		close:  (*tx).removeSignins,
+		name:    "signin",
+		modules: func(s *server) []module { return []module{signinModule(s), oauthPageModule(s)} },
+		events:  signinEvents,
+		rows:    []rowReader{signinCodeTable.unreadable, sessionTable.unreadable},
+		close:   (*tx).removeSignins,
 	}
 }
 

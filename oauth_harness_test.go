@@ -45,7 +45,7 @@ const oneAddress = "192.0.2.1"
 // made, so that the bucket has the size that the service gives it.
 func (s *service) spend(bucket string, n int) {
 	for range n {
-		s.server.addressBuckets.take(bucket, 1<<30, s.server.steady())
+		s.server.addressBuckets.take(bucket, 1<<30, s.server.monotonic())
 	}
 }
 

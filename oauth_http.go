@@ -30,12 +30,12 @@ type oauthAPI struct {
 	proofs *lookupGuard // the failed proofs of applications
 }
 
-// oauthWing makes the routes of the token and revocation endpoints, and the root paths of the metadata. There is
+// oauthModule makes the routes of the token and revocation endpoints, and the root paths of the metadata. There is
 // metadata of the current base address only: a client must refuse metadata whose issuer is not the one that it asked
 // for (RFC 8414, section 3.3), and codes and tokens name the current one, so an answer for an earlier one would be of
 // no use to anybody.
-func oauthWing(s *server) wing {
-	a := &oauthAPI{s, newLookupGuard(s.failedLookupRate, s.steady())}
+func oauthModule(s *server) module {
+	a := &oauthAPI{s, newLookupGuard(s.failedLookupRate, s.monotonic())}
 	routes := []route{ // authenticate and limitUse limit them
 		{pattern: "POST /oauth/token", free: true, origin: originApp, form: "oauth",
 			endpoint: admitted(s, readTokenRequest, a.issueTokens)},
@@ -43,7 +43,7 @@ func oauthWing(s *server) wing {
 			answers:  answerForm{empty: 200},
 			endpoint: admitted(s, readRevokeRequest, a.revokeToken)},
 	}
-	return wing{routes: routes, refusals: map[string]refusalForm{"oauth": refuseOAuth}, roots: []rootPath{
+	return module{routes: routes, refusals: map[string]refusalForm{"oauth": refuseOAuth}, roots: []rootPath{
 		{path: serverMetadataPath, ofBase: true, open: true, serve: s.getServerMetadata,
 			answers:  answerForm{cached: true},
 			endpoint: servedBy[serverMetadata](s.getServerMetadata)},
@@ -172,7 +172,7 @@ func (a *oauthAPI) authenticate(c *call, f oauthForm) (*app, error) {
 func (a *oauthAPI) countFailure(c *call, proof *clientProof) error {
 	address := a.address(c.request)
 	hash := sha256.Sum256([]byte(proof.id + "\x00" + proof.secret))
-	repeated, wait := a.proofs.fail(address, hash, a.steady())
+	repeated, wait := a.proofs.fail(address, hash, a.monotonic())
 	switch {
 	case wait > 0:
 		return errRate(limitReached{failedLimit, a.failedLookupRate, 0, wait},
@@ -196,7 +196,7 @@ func (a *oauthAPI) limitApp(p *app) error {
 	if p.VerifiedAt.IsZero() {
 		rate = unverifiedAppRate
 	}
-	v := a.addressBuckets.take("app "+p.ID, rate, a.steady())
+	v := a.addressBuckets.take("app "+p.ID, rate, a.monotonic())
 	return errOver(v, limitNamed("application", rate), "Too many requests of this application.")
 }
 
@@ -210,7 +210,7 @@ func (a *oauthAPI) limitUse(c *call, p *app, by string) error {
 	case by == "":
 		return a.limitUnproved(c)
 	}
-	v := a.addressBuckets.take("grant "+p.ID+" "+by, grantRate, a.steady())
+	v := a.addressBuckets.take("grant "+p.ID+" "+by, grantRate, a.monotonic())
 	return errOver(v, limitNamed("grant", grantRate), "Too many requests under this grant.")
 }
 
@@ -293,10 +293,10 @@ func (a *oauthAPI) issueTokens(ctx context.Context, c *call, f oauthForm) (*toke
 func (s *server) lookAtDocument(ctx context.Context, address, accountID string) (*keptDocument, error) {
 	return s.documents.look(ctx, address, func() error {
 		rate := documentsOfCaller
-		v := s.addressBuckets.take("documents of "+accountID, rate, s.steady())
+		v := s.addressBuckets.take("documents of "+accountID, rate, s.monotonic())
 		if v.ok { // else a caller could use up a host's for all others
 			rate = documentsOfHost
-			v = s.addressBuckets.take("documents at "+hostOf(address), rate, s.steady())
+			v = s.addressBuckets.take("documents at "+hostOf(address), rate, s.monotonic())
 		}
 		return errOver(v, limitNamed("documents", rate), "Too many documents of applications were fetched.")
 	})
@@ -458,10 +458,10 @@ func (s *server) writeMetadata(w *response, metadata any) {
 	s.write(w, reply{status: http.StatusOK, body: encodeJSON(metadata)})
 }
 
-// appWing makes the routes of applications.
-func appWing(s *server) wing {
+// appModule makes the routes of applications.
+func appModule(s *server) module {
 	const app = "/apps/{id}"
-	return wing{sweeps: oauthSweeps(s.keepTokens.before), routes: []route{
+	return module{sweeps: oauthSweeps(s.keepTokens.before), routes: []route{
 		{pattern: "GET /apps", scope: scopeApps, question: true, endpoint: owned(s, readOnlyPage("app"), s.listApps)},
 		{pattern: "POST /apps", scope: scopeApps, creates: true, refuses: "app_limit_reached",
 			endpoint: owned(s, readNewApp, s.createApp)},
@@ -519,7 +519,7 @@ func readNewApp(in *input) (wanted app) {
 // application of the kind `web` also gets tokens for the account that owns it, by client credentials: the token that
 // registers it must have each of these scopes. An account has at most 20 applications.
 func (s *server) createApp(ctx context.Context, c *call, of owner, wanted app) (*appWithSecret, error) {
-	o := c.oneOwner(of) // an application belongs to one account: the caller's, if none is named
+	o := c.narrowToOne(of) // an application belongs to one account: the caller's, if none is named
 	c.stillTrue = replaysOf(o, mayHaveAgain(c.caller))
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
 		p := wanted
@@ -586,9 +586,9 @@ func (s *server) removeApp(ctx context.Context, c *call, of owner, _ noMembers) 
 	})
 }
 
-// grantWing makes the routes of grants.
-func grantWing(s *server) wing {
-	return wing{routes: []route{
+// grantModule makes the routes of grants.
+func grantModule(s *server) module {
+	return module{routes: []route{
 		{pattern: "GET /grants", scope: scopeApps, question: true, endpoint: owned(s, readGrantPage, s.listGrants)},
 		{pattern: "GET /grants/{id}", scope: scopeApps, refuses: "grant_not_found",
 			endpoint: owned(s, readNoMembers, s.getGrant)},
@@ -649,9 +649,9 @@ func (s *server) endGrant(ctx context.Context, c *call, of owner, _ noMembers) (
 	})
 }
 
-// signinWing makes the route for sign-in codes.
-func signinWing(s *server) wing {
-	return wing{routes: []route{{pattern: "POST /accounts/{id}/signin", scope: scopeConsent, creates: true,
+// signinModule makes the route for sign-in codes.
+func signinModule(s *server) module {
+	return module{routes: []route{{pattern: "POST /accounts/{id}/signin", scope: scopeConsent, creates: true,
 		noBody: true, refuses: "account_not_found", endpoint: admitted(s, readSigninRequest, s.makeSigninCode)}}}
 }
 

@@ -20,9 +20,9 @@ import (
 // oauthTemplate makes every one of these pages from an oauthPage.
 var oauthTemplate = pageTemplateOf("oauth.html", "")
 
-// oauthPageWing makes the routes of the pages.
-func oauthPageWing(s *server) wing {
-	return wing{refusals: map[string]refusalForm{"signin": oauthRefused}, routes: []route{
+// oauthPageModule makes the routes of the pages.
+func oauthPageModule(s *server) module {
+	return module{refusals: map[string]refusalForm{"signin": oauthRefused}, routes: []route{
 		{pattern: "GET /oauth/authorize", page: "signin", free: true, origin: originOwn, address: "oauth page",
 			run: s.askConsent},
 		{pattern: "POST /oauth/authorize", page: "signin", free: true, origin: originOwn, address: "oauth page",
@@ -116,7 +116,7 @@ func (s *server) signedInFor(q *queries, c *call, kind sessionKind) (*session, e
 
 func (s *server) askCode(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
-	if err := s.admit(ctx, c); err != nil {
+	if err := s.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	return s.signinPage(c, r, "", http.StatusOK)
@@ -186,7 +186,7 @@ func (s *server) takeTyped(ctx context.Context, c *call, kind sessionKind, code 
 // takeCode signs in and leads on to where the person was going.
 func (s *server) takeCode(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
-	if err := s.admit(ctx, c); err != nil {
+	if err := s.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	cookie, err := s.takeTyped(ctx, c, sessionConsent, r.form["code"])
@@ -208,7 +208,7 @@ func (s *server) takeCode(ctx context.Context, c *call) (any, error) {
 // signOut asks for another code.
 func (s *server) signOut(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
-	if err := s.admit(ctx, c); err != nil {
+	if err := s.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	return s.endSession(ctx, c, sessionConsent, r.link("signin"))
@@ -434,7 +434,7 @@ func (s *server) answerConsent(c *call, r *oauthPageRequest, q *consent) (*reply
 
 func (s *server) askConsent(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
-	if err := s.admit(ctx, c); err != nil {
+	if err := s.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	document, err := s.documentOf(ctx, c, r.query)
@@ -479,7 +479,7 @@ func (q *consent) decide(form map[string]string) (agreed string, denied url.Valu
 // One transaction judges all of it and adds the code.
 func (s *server) takeConsent(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
-	if err := s.admit(ctx, c); err != nil {
+	if err := s.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	document, err := s.documentOf(ctx, c, r.query)
@@ -518,7 +518,7 @@ const connectedOnPage = 50 // applications
 // showConnected shows the applications that may act for the account, or ends one of the account's grants.
 func (s *server) showConnected(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
-	if err := s.admit(ctx, c); err != nil {
+	if err := s.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	who, err := s.signedIn(s.store.queries, c)

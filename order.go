@@ -23,7 +23,7 @@ const (
 func orderNoun() noun {
 	return noun{
 		name:     "order",
-		wings:    func(s *server) []wing { return []wing{orderWing(s)} },
+		modules:  func(s *server) []module { return []module{orderModule(s)} },
 		calls:    orderRouteCommands,
 		commands: orderCommands,
 		ids:      []idKind{{"ORDER", "ord", "orders", true, nil}},

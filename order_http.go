@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// orderWing makes the routes of orders.
-func orderWing(s *server) wing {
-	return wing{routes: []route{
+// orderModule makes the routes of orders.
+func orderModule(s *server) module {
+	return module{routes: []route{
 		{pattern: "GET /orders", scope: scopeOrders, question: true, endpoint: owned(s, readOrderQuery, s.listOrders)},
 		{pattern: "POST /orders", scope: scopeSelling, creates: true, body: maxOrderBody, values: maxOrderValues,
 			refuses:  "reference_used order_limit_reached",
@@ -338,7 +338,7 @@ func referenceTaken(c *call, err error) error {
 // after. What is decided about the order afterwards is answered at once; money moves right after, and the event
 // `order.paid` tells when it has.
 func (s *server) createOrder(ctx context.Context, c *call, of owner, r *newOrder) (*createdOrder, error) {
-	by := c.oneOwner(of) // an order belongs to one account: the caller's own unless the body names one
+	by := c.narrowToOne(of) // an order belongs to one account: the caller's own unless the body names one
 	replayed, erased := replaysOf(by, anyReplay), false
 	c.stillTrue = func(t *tx, answer []byte) (ok bool, err error) {
 		if ok, err = replayed(t, answer); err == nil {
@@ -437,7 +437,7 @@ func readOrderQuery(in *input) *orderQuery {
 func (s *server) listOrders(ctx context.Context, c *call, of owner, r *orderQuery) (_ *list[*order], err error) {
 	filter, from := r.filter, s.store.within(ctx)
 	filter.owner = of
-	if filter.ids, err = r.days.ids(from, "ord", c.oneOwner(of).account); err != nil {
+	if filter.ids, err = r.days.ids(from, "ord", c.narrowToOne(of).account); err != nil {
 		return nil, err
 	}
 	if filter.search != "" {
@@ -471,7 +471,7 @@ func readRefundQuery(in *input) (r *refundQuery) {
 // request has two seconds, waiting included, and a page reads at most 10,000 rows.
 func (s *server) listRefunds(ctx context.Context, c *call, of owner, r *refundQuery) (*list[*listedRefund], error) {
 	from := s.store.within(ctx)
-	ids, err := r.days.ids(from, "ref", c.oneOwner(of).account)
+	ids, err := r.days.ids(from, "ref", c.narrowToOne(of).account)
 	if err != nil {
 		return nil, err
 	}

@@ -28,10 +28,10 @@ type orderPages struct {
 	payments *payments
 }
 
-// orderPageWing makes the routes of the pages of orders.
-func orderPageWing(s *server, p *payments) wing {
+// orderPageModule makes the routes of the pages of orders.
+func orderPageModule(s *server, p *payments) module {
 	a := &orderPages{s, p}
-	return wing{refusals: map[string]refusalForm{"order": a.refused}, routes: []route{ // find applies the rate limits
+	return module{refusals: map[string]refusalForm{"order": a.refused}, routes: []route{ // find applies the rate limits
 		{pattern: "GET /pay/{order}", page: "order", free: true, run: a.showPay},
 		{pattern: "POST /pay/{order}", page: "order", free: true, run: a.pay},
 		{pattern: "GET /pay/{order}/return", page: "order", free: true, run: a.showReturn},
@@ -127,7 +127,7 @@ func (a *orderPages) canPay(c *call, o *order) (bool, error) {
 // showPay answers with the page that asks a guest to pay, or redirects to the order's return page.
 func (a *orderPages) showPay(ctx context.Context, c *call) (any, error) {
 	r := readOrderLink(c.in)
-	if err := a.admit(ctx, c); err != nil {
+	if err := a.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	o, err := a.find(c, r)
@@ -191,7 +191,7 @@ func (a *orderPages) payPage(c *call, r *orderLink, o *order, notice string) (*r
 func (a *orderPages) pay(ctx context.Context, c *call) (any, error) {
 	r := readOrderLink(c.in)
 	method := c.in.text("method", required, maxOrderText, nil)
-	if err := a.admit(ctx, c); err != nil {
+	if err := a.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	o, err := a.find(c, r)
@@ -214,7 +214,7 @@ func (a *orderPages) pay(ctx context.Context, c *call) (any, error) {
 	if !errors.As(err, &refused) {
 		return nil, err
 	}
-	a.metrics.countRefusal(refused.code.name, a.steady())
+	a.metrics.countRefusal(refused.code.name, a.monotonic())
 	if o, err = a.store.order(anyAccount, o.ID); err != nil { // its state may have changed
 		return nil, err
 	}
@@ -247,7 +247,7 @@ const refreshFor = 30 * time.Minute
 // page is led back to the buttons, unless the provider says that it was paid.
 func (a *orderPages) showReturn(ctx context.Context, c *call) (any, error) {
 	r := readOrderLink(c.in)
-	if err := a.admit(ctx, c); err != nil {
+	if err := a.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	o, err := a.find(c, r)

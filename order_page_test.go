@@ -254,7 +254,7 @@ func TestPayPage_answersErrorsAsPages(t *testing.T) {
 func TestPayPage_limitsGuestsByOrderAndStrangersByAddress(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t, func(_ *storeOptions, o *serverOptions) { o.anonymousRate = 3 })
-	g.server.steady = standsStill()
+	g.server.monotonic = standsStill()
 	family := []*order{g.lunch(), g.lunch(), g.lunch()}
 	for _, o := range family { // behind one address
 		g.page(o).is(200)

@@ -16,13 +16,13 @@ import (
 // A connector is what the engines of payments and of books have in common: each works on the connections of
 // accounts with outside systems, through clients of its own. Any number of goroutines may use it.
 type connector struct {
-	store   *store
-	keys    func() *keyring
-	log     *slog.Logger
-	now     func() time.Time
-	steady  func() time.Time // a clock that is never set
-	doubted func() bool      // server.clockDoubted, while which nothing is done that can't be undone
-	idle    func() bool      // whether nothing outside is asked, since another service may work there; nil: never
+	store     *store
+	keys      func() *keyring
+	log       *slog.Logger
+	now       func() time.Time
+	monotonic func() time.Time // a clock that is never set
+	doubted   func() bool      // server.clockDoubted, while which nothing is done that can't be undone
+	idle      func() bool      // whether nothing outside is asked, since another service may work there; nil: never
 
 	noOutside error         // why nobody outside is asked whatever happens, see serverOptions; nil: idle decides
 	wake      chan struct{} // wakes the worker

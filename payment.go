@@ -14,9 +14,9 @@ import (
 func paymentNoun() noun {
 	return noun{
 		name: "payment",
-		wings: func(s *server) []wing {
+		modules: func(s *server) []module {
 			engine := paymentsOf(s)
-			return []wing{orderPageWing(s, engine), paymentWing(s, engine)}
+			return []module{orderPageModule(s, engine), paymentModule(s, engine)}
 		},
 		commands: paymentCommands,
 		calls:    paymentRouteCommands,

@@ -16,10 +16,10 @@ type paymentAPI struct {
 	extended atomic.Bool // orders that wait to be accepted were given the time after the start
 }
 
-// paymentWing makes the routes and the background work of payments.
-func paymentWing(s *server, p *payments) wing {
+// paymentModule makes the routes and the background work of payments.
+func paymentModule(s *server, p *payments) module {
 	a := &paymentAPI{server: s, payments: p}
-	w := wing{
+	w := module{
 		routes: []route{
 			{pattern: "GET /payments", scope: scopeOrders, question: true,
 				endpoint: owned(s, readPaymentQuery, s.listPayments)},
@@ -71,7 +71,7 @@ func (s *server) listPayments(
 ) (_ *list[listedPayment], err error) {
 	filter, from := r.filter, s.store.within(ctx)
 	filter.owner = of
-	if filter.ids, err = r.days.ids(from, "pay", c.oneOwner(of).account); err != nil {
+	if filter.ids, err = r.days.ids(from, "pay", c.narrowToOne(of).account); err != nil {
 		return nil, err
 	}
 	return showRows(from.payments(filter, r.page.before, r.page.limit))
@@ -83,7 +83,7 @@ const noticeRate = 60
 // takeNotice answers a provider's webhook. Only those with a wrong signature count against the
 // address's limit, since a provider sends the webhooks of all accounts from a few addresses.
 func (a *paymentAPI) takeNotice(ctx context.Context, c *call, provider string) (any, error) {
-	if err := a.admit(ctx, c); err != nil {
+	if err := a.finishReading(ctx, c); err != nil {
 		return nil, err
 	}
 	err := a.readNotice(ctx, c, provider, c.in.pathValue("connection"))

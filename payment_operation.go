@@ -627,7 +627,7 @@ func (w *paymentWorker) mayAsk(d duePayment) bool {
 	if d.live {
 		within = settleWithin
 	}
-	_, ok := w.pace.reserve(d.connectionID, w.steady(), settlesAtOnce, within, 0)
+	_, ok := w.pace.reserve(d.connectionID, w.monotonic(), settlesAtOnce, within, 0)
 	return ok
 }
 

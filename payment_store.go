@@ -68,15 +68,15 @@ func (t *tx) look(condition string, args ...any) {
 		append([]any{t.now}, args...)...)
 }
 
-// lookAt is look for an attempt. For an unknown id it does nothing.
+// lookAt is poll for an attempt. For an unknown id it does nothing.
 func (t *tx) lookAt(paymentID string) { t.look(`id = ?`, paymentID) }
 
-// lookAtPayment is look for an attempt of a connection.
+// lookAtPayment is poll for an attempt of a connection.
 func (t *tx) lookAtPayment(connectionID, paymentID string) {
 	t.look(`id = ? AND connection_id = ?`, paymentID, connectionID)
 }
 
-// lookAtIntent is look for the attempt of a connection that the provider knows under an id of its own.
+// lookAtIntent is poll for the attempt of a connection that the provider knows under an id of its own.
 func (t *tx) lookAtIntent(connectionID, intentID string) {
 	t.look(`intent_id = ? AND connection_id = ?`, intentID, connectionID)
 }
@@ -251,7 +251,7 @@ func (t *tx) saveConnectionKeys(c *paymentConnection) error {
 // keyWait is the time within which whatever waits for the keys of a connection is due: it is postponed by less.
 const keyWait = 2 * deniedDelay
 
-// lookAtConnection is look for what waits for the keys of a connection.
+// lookAtConnection is poll for what waits for the keys of a connection.
 func (t *tx) lookAtConnection(id string) {
 	t.look(`+connection_id = ? AND due_at <= ?`, id, t.now.after(keyWait))
 }
@@ -507,7 +507,7 @@ func (q *queries) payments(f paymentFilter, before string, limit int) (p listPag
 	return p, err
 }
 
-// lookAtLivePayments is look for the live attempts of an account. The unary + keeps SQLite from using the index on
+// lookAtLivePayments is poll for the live attempts of an account. The unary + keeps SQLite from using the index on
 // account_id, and so from reading every attempt that the account ever had.
 func (t *tx) lookAtLivePayments(id string) error {
 	t.look(`+account_id = ? AND state IN ('created', 'pending', 'authorized')`, id)
@@ -516,7 +516,7 @@ func (t *tx) lookAtLivePayments(id string) error {
 	return nil
 }
 
-// lookAtAllLive is look for the live attempts of all accounts. It reads those alone, by the index payments_live.
+// lookAtAllLive is poll for the live attempts of all accounts. It reads those alone, by the index payments_live.
 func (t *tx) lookAtAllLive() error {
 	t.look(`state IN ('created', 'pending', 'authorized')`)
 	return nil

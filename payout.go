@@ -6,7 +6,7 @@ import "slices"
 func payoutNoun() noun {
 	return noun{
 		name:     "payout",
-		wings:    func(s *server) []wing { return []wing{payoutWing(s, &payouts{paymentsOf(s)})} },
+		modules:  func(s *server) []module { return []module{payoutModule(s, &payouts{paymentsOf(s)})} },
 		calls:    payoutRouteCommands,
 		ids:      []idKind{{"PAYOUT", "pot", "payouts", false, nil}},
 		problems: payoutProblems,

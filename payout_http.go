@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// payoutWing makes the routes of payouts, and the worker that reads them.
-func payoutWing(s *server, p *payouts) wing {
-	w := wing{routes: []route{
+// payoutModule makes the routes of payouts, and the worker that reads them.
+func payoutModule(s *server, p *payouts) module {
+	w := module{routes: []route{
 		{pattern: "GET /payouts", scope: scopeRevenue, question: true,
 			endpoint: owned(s, readPayoutQuery, s.listPayouts)},
 		{pattern: "GET /payouts/{id}", scope: scopeRevenue, question: true, refuses: "payout_not_found",

@@ -127,7 +127,7 @@ func (p *payouts) step(ctx context.Context, connectionID string) (more bool, err
 
 // waitTurn waits until another request may be made for a connection.
 func (p *payouts) waitTurn(ctx context.Context, connectionID string) error {
-	wait, _ := p.pace.reserve(connectionID, p.steady(), payoutPages, time.Second, time.Minute)
+	wait, _ := p.pace.reserve(connectionID, p.monotonic(), payoutPages, time.Second, time.Minute)
 	turn := time.NewTimer(wait)
 	defer turn.Stop()
 	select {

@@ -146,7 +146,7 @@ func (t *tx) addReturned(p *payout, r *ledgerRow, earlier *payout) {
 		p.ID, r.id, r.category, r.kind, r.source, newStamp(r.at), earlier.ID)
 }
 
-// lookAtUnmatched is look for the attempts that rows of a payout name and whose money is not what these say: another
+// lookAtUnmatched is poll for the attempts that rows of a payout name and whose money is not what these say: another
 // amount was captured, the refund is not there or has come to the contrary, or another amount was taken for the
 // dispute. Of a payout in another currency than the attempt, it only asks whether there was any. It reads the rows of
 // the payout, and all that their attempts have.

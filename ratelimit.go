@@ -60,8 +60,8 @@ func (l *limiter) takeSome(key string, rate, n, keep int, now time.Time) takeRes
 	return l.bucketFor(key, float64(rate), now).take(l, float64(min(n, rate-keep)), float64(keep), now)
 }
 
-// look returns what take would see in the bucket of a key, and takes nothing.
-func (l *limiter) look(key string, rate int, now time.Time) takeResult {
+// peek returns what take would see in the bucket of a key, and takes nothing.
+func (l *limiter) peek(key string, rate int, now time.Time) takeResult {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.bucketFor(key, float64(rate), now).result(true, 0, 0)
@@ -151,21 +151,21 @@ func (b *bucket) result(ok bool, n, keep float64) takeResult {
 // gives at least 1.
 func wholeSeconds(d time.Duration) int { return int(math.Ceil(d.Seconds())) }
 
-// lastAskers remembers for each account the last two addresses whose calls were charged to it. It is bounded: where
+// lastAddresses remembers for each account the last two addresses whose calls were charged to it. It is bounded: where
 // max accounts are known, it forgets an arbitrary one.
-type lastAskers struct {
+type lastAddresses struct {
 	mu       sync.Mutex
 	max      int
-	accounts map[string][2]askedFrom // the last one first
+	accounts map[string][2]calledFrom // the last one first
 }
 
-type askedFrom struct {
+type calledFrom struct {
 	address string
 	at      time.Time
 }
 
 // note notes a call from an address, and reports whether another address has asked within the minute before it.
-func (l *lastAskers) note(account, address string, now time.Time) (others bool) {
+func (l *lastAddresses) note(account, address string, now time.Time) (others bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := l.accounts[account]
@@ -176,7 +176,7 @@ func (l *lastAskers) note(account, address string, now time.Time) (others bool) 
 	if last[0].address != address {
 		last[1] = last[0]
 	}
-	last[0] = askedFrom{address, now}
+	last[0] = calledFrom{address, now}
 	l.accounts[account] = last
 	return others
 }
@@ -377,14 +377,14 @@ func (c *counter[K]) add(n int64, under ...ceiling[K]) (full *ceiling[K]) {
 	return nil
 }
 
-// An asker is whom it is counted for what a call takes of the service: the account of its token, or an application
+// A client is whom the memory and the turns of a call are counted for: the account of its token, or an application
 // over all accounts, or without a token of either an address.
-type asker struct{ kind, name string }
+type client struct{ kind, name string }
 
 const (
-	askerAccount     = "account"
-	askerApplication = "application"
-	askerAddress     = "address"
+	clientIsAccount = "account"
+	clientIsApp     = "application"
+	clientIsAddress = "address"
 )
 
 const (
@@ -396,19 +396,19 @@ var errHeld = &refusal{code: codeBusy, retryAfter: time.Second,
 	detail: "Too much is being received or sent at a time. Try again shortly."}
 
 // A heldMemory is the memory that is held for a call: for its body as that arrives, while it is parsed, and for a large
-// answer until that is written. An asker has at most an eighth of heldAtOnce, and all applications and all addresses
+// answer until that is written. A client has at most an eighth of heldAtOnce, and all applications and all addresses
 // half each, so that others always get their part. The zero value, that of a command, counts nothing.
 type heldMemory struct {
-	in    *counter[asker] // with no name: of all of a kind, with no kind: of all
-	under []ceiling[asker]
+	in    *counter[client] // with no name: of all of a kind, with no kind: of all
+	under []ceiling[client]
 	bytes int64
 }
 
-// newHeldMemory returns what is held for a call of an asker, nothing yet, and is counted in a counter.
-func newHeldMemory(in *counter[asker], who asker) heldMemory {
-	under := []ceiling[asker]{{who, heldAtOnce / 8}, {asker{}, heldAtOnce}}
-	if who.kind != askerAccount {
-		under = append(under, ceiling[asker]{asker{kind: who.kind}, heldAtOnce / 2})
+// newHeldMemory returns what is held for a call of a client, nothing yet, and is counted in a counter.
+func newHeldMemory(in *counter[client], who client) heldMemory {
+	under := []ceiling[client]{{who, heldAtOnce / 8}, {client{}, heldAtOnce}}
+	if who.kind != clientIsAccount {
+		under = append(under, ceiling[client]{client{kind: who.kind}, heldAtOnce / 2})
 	}
 	return heldMemory{in, under, 0}
 }
@@ -429,51 +429,51 @@ func (h *heldMemory) set(bytes int64) error {
 
 // A question is a request for a list or for statistics of a range: it may read thousands of rows,
 // where a look-up reads one. Only a few run at a time, so that questions do not delay look-ups, and
-// the questions of one asker do not delay those of others for long.
+// the questions of one client do not delay those of others for long.
 const (
-	questionTimeout     = 2 * time.Second // for waiting and for the answer
-	questionsAtOnce     = readerConns - 1 // each uses one connection, and one is left for look-ups
-	questionsOfOneAsker = 2
+	questionTimeout      = 2 * time.Second // for waiting and for the answer
+	questionsAtOnce      = readerConns - 1 // each uses one connection, and one is left for look-ups
+	questionsOfOneClient = 2
 )
 
 var errSlowQuestion = &refusal{code: codeBusy, retryAfter: 5 * time.Second,
 	detail: "This could not be read within 2 seconds. Try again shortly, with fewer requests at a time."}
 
-// The doors are what a question goes through: first its asker's own, then, without a token, that of all callers
-// without one, then everybody's. Before each it waits for those that came earlier. So askers take turns: a question
-// waits for at most questionsOfOneAsker of each other asker, however many those have asked.
-type doors struct {
+// The listSlots are what a question waits for: first its client's own, then, without a token, that of all callers
+// without one, then everybody's. Before each it waits for those that came earlier. So clients take turns: a question
+// waits for at most questionsOfOneClient of each other client, however many those have asked.
+type listSlots struct {
 	timeout   time.Duration // of a question
 	mu        sync.Mutex
-	own       map[asker]*ownDoor // has an entry only while a question of the asker runs or waits
-	anonymous door
-	all       door
+	own       map[client]*clientSlots // has an entry only while a question of the client runs or waits
+	anonymous slots
+	all       slots
 }
 
-// A door is passed by as many questions at a time as its channel holds.
-type door chan struct{}
+// slots are held by as many questions at a time as their channel has room for.
+type slots chan struct{}
 
-// An ownDoor is the first one of an asker's questions.
-type ownDoor struct {
-	door
+// A clientSlots has those of one client's questions.
+type clientSlots struct {
+	slots
 	questions int // that run or wait
 }
 
-// newDoors makes doors that let most questions run at a time, at least two; of callers without a token one less.
-func newDoors(most int) *doors {
-	return &doors{timeout: questionTimeout, own: map[asker]*ownDoor{}, anonymous: make(door, most-1),
-		all: make(door, most)}
+// newListSlots makes slots that let most questions run at a time, at least two; of callers without a token one less.
+func newListSlots(most int) *listSlots {
+	return &listSlots{timeout: questionTimeout, own: map[client]*clientSlots{}, anonymous: make(slots, most-1),
+		all: make(slots, most)}
 }
 
-// enter waits until a question may run, and returns a function that lets the next one in, to be called once. Errors:
+// acquire waits until a question may run, and returns a function that lets the next one in, to be called once. Errors:
 // that of ctx, if it ends first.
-func (d *doors) enter(ctx context.Context, who asker) (leave func(), err error) {
-	way := []door{d.begin(who), d.all}
-	if who.kind == askerAddress {
+func (d *listSlots) acquire(ctx context.Context, who client) (release func(), err error) {
+	way := []slots{d.begin(who), d.all}
+	if who.kind == clientIsAddress {
 		way = slices.Insert(way, 1, d.anonymous)
 	}
 	passed := 0
-	leave = func() {
+	release = func() {
 		for _, behind := range way[:passed] {
 			<-behind
 		}
@@ -484,28 +484,28 @@ func (d *doors) enter(ctx context.Context, who asker) (leave func(), err error) 
 		case next <- struct{}{}:
 			passed++
 		case <-ctx.Done():
-			leave()
+			release()
 			return nil, ctx.Err()
 		}
 	}
-	return leave, nil
+	return release, nil
 }
 
-// begin returns the own door of an asker, for one more question.
-func (d *doors) begin(who asker) door {
+// begin returns the slots of a client, for one more question.
+func (d *listSlots) begin(who client) slots {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	own := d.own[who]
 	if own == nil {
-		own = &ownDoor{door: make(door, questionsOfOneAsker)}
+		own = &clientSlots{slots: make(slots, questionsOfOneClient)}
 		d.own[who] = own
 	}
 	own.questions++
-	return own.door
+	return own.slots
 }
 
-// end removes the own door of an asker that has no question left.
-func (d *doors) end(who asker) {
+// end removes the slots of a client that has no question left.
+func (d *listSlots) end(who client) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.own[who].questions--; d.own[who].questions == 0 {

@@ -16,35 +16,35 @@ import (
 // addresses, and of all applications. Accounts are those of tokens.
 func TestMemory_isNobodysAlone(t *testing.T) {
 	t.Parallel()
-	var in counter[asker]
+	var in counter[client]
 	var all []*heldMemory
 	hold := func(kind, name string, mib int64, want error) *heldMemory {
 		t.Helper()
-		h := newHeldMemory(&in, asker{kind, name})
+		h := newHeldMemory(&in, client{kind, name})
 		if err := h.set(mib << 20); err != want {
 			t.Errorf("%s %q gets %d MiB: %v, want %v", kind, name, mib, err, want)
 		}
 		all = append(all, &h)
 		return &h
 	}
-	grows := hold(askerAccount, "acct_1", 5, nil)
-	hold(askerAccount, "acct_1", 4, errHeld)
+	grows := hold(clientIsAccount, "acct_1", 5, nil)
+	hold(clientIsAccount, "acct_1", 4, errHeld)
 	equal(t, "more than an eighth, beside 0", []any{grows.set(9 << 20), grows.bytes >> 20}, []any{nil, int64(8)})
-	hold(askerAccount, "acct_1", 1, errHeld)
-	for _, kind := range []string{askerAddress, askerApplication} {
+	hold(clientIsAccount, "acct_1", 1, errHeld)
+	for _, kind := range []string{clientIsAddress, clientIsApp} {
 		for _, name := range []string{"a", "b", "c"} {
 			hold(kind, name, 8, nil)
 		}
 		hold(kind, "d", 7, nil)
 		hold(kind, "e", 2, errHeld)
-		if kind == askerAddress {
-			hold(askerAccount, "acct_2", 1, nil)
+		if kind == clientIsAddress {
+			hold(clientIsAccount, "acct_2", 1, nil)
 			all[len(all)-1].set(0)
 			hold(kind, "e", 1, nil)
 			grows.set(0)
 		}
 	}
-	hold(askerAccount, "acct_3", 2, errHeld) // all is given away
+	hold(clientIsAccount, "acct_3", 2, errHeld) // all is given away
 	for _, h := range all {
 		for range 2 { // giving back twice gives back once
 			h.set(0)
@@ -92,7 +92,7 @@ func TestMemory_isHeldForWhatHasArrived(t *testing.T) {
 		}
 		synctest.Wait()
 		s.do("PUT", mapping, "{}", third).is(422)
-		equal(t, "held", s.server.memory.counts[asker{}], int64(136*firstRead))
+		equal(t, "held", s.server.memory.counts[client{}], int64(136*firstRead))
 		large := strings.Repeat(" ", 130<<10)
 		for range 40 {
 			all = append(all, s.begins("PUT", mapping, large, 256<<10, other))
@@ -114,7 +114,7 @@ func TestMemory_isHeldForWhatHasArrived(t *testing.T) {
 func (s *service) answersLargely(pattern string, bytes int) {
 	i := slices.IndexFunc(s.server.routes, func(r route) bool { return r.pattern == pattern })
 	s.server.routes[i].run = func(ctx context.Context, c *call) (any, error) {
-		return &reply{status: http.StatusOK, body: make([]byte, bytes)}, s.server.admit(ctx, c)
+		return &reply{status: http.StatusOK, body: make([]byte, bytes)}, s.server.finishReading(ctx, c)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestMemory_isHeldForARepeatedAnswer(t *testing.T) {
 		headers := []string{s.seller(), "Idempotency-Key: a", "Content-Type: application/json"}
 		made := s.post("/orders", order, headers...).is(200)
 		closed := s.readsNothing("POST", "/orders", order, headers...)
-		equal(t, "held", s.server.memory.counts[asker{}], int64(len(made.body)))
+		equal(t, "held", s.server.memory.counts[client{}], int64(len(made.body)))
 		close(closed)
 		synctest.Wait()
 		equal(t, "what is held at the end", len(s.server.memory.counts), 0)

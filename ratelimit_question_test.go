@@ -15,7 +15,7 @@ import (
 // newServiceOfLongTables starts a service whose tables can be made long, and gives questions all the time.
 func newServiceOfLongTables(t testing.TB) *service {
 	s := newService(t)
-	s.server.doors.timeout = time.Hour
+	s.server.listSlots.timeout = time.Hour
 	return s
 }
 
@@ -40,7 +40,7 @@ func (s *service) makeLong(table string) (restore func()) {
 
 // reading reports how many questions read from the database just now.
 func (s *service) reading() int {
-	if running, _ := s.server.doors.counted(); running == 0 {
+	if running, _ := s.server.listSlots.counted(); running == 0 {
 		return 0
 	}
 	return s.store.readers.Stats().InUse
@@ -66,15 +66,15 @@ func until(isTrue func() bool) {
 	}
 }
 
-// counted returns how many questions run, and how many askers have one that runs or waits.
-func (d *doors) counted() (running, askers int) {
+// counted returns how many questions run, and how many clients have one that runs or waits.
+func (d *listSlots) counted() (running, askers int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.all), len(d.own)
 }
 
 // present returns how many questions run or wait.
-func (d *doors) present() (n int) {
+func (d *listSlots) present() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, own := range d.own {
@@ -106,7 +106,7 @@ type turnContext struct {
 }
 
 func (c turnContext) Done() <-chan struct{} {
-	if c.question.core.leave == nil {
+	if c.question.core.release == nil {
 		return c.Context.Done()
 	}
 	ended := make(chan struct{})
@@ -115,7 +115,7 @@ func (c turnContext) Done() <-chan struct{} {
 }
 
 func (c turnContext) Err() error {
-	if c.question.core.leave == nil {
+	if c.question.core.release == nil {
 		return c.Context.Err()
 	}
 	return context.Canceled
@@ -156,7 +156,7 @@ func TestQuestion_stopsItsQueryWhenItIsAbandonedOrItsTimeIsUp(t *testing.T) {
 	} {
 		t.Run(strings.TrimPrefix(q.path, "/")+" "+q.table, func(t *testing.T) {
 			s := all.with(t)
-			s.server.doors.timeout = time.Hour
+			s.server.listSlots.timeout = time.Hour
 			defer s.makeLong(q.table)()
 			ctx, abandon := context.WithCancel(t.Context())
 			answers := s.getWithin(ctx, q.path, auth)
@@ -165,19 +165,19 @@ func TestQuestion_stopsItsQueryWhenItIsAbandonedOrItsTimeIsUp(t *testing.T) {
 			if a := <-answers; a.status == 200 || strings.Contains(s.log.String(), "error") {
 				t.Errorf("an abandoned question was answered with %d %s and is logged as %s", a.status, a.body, s.log)
 			}
-			s.server.doors.timeout = 10 * time.Millisecond
+			s.server.listSlots.timeout = 10 * time.Millisecond
 			s.get(q.path, auth).is(503, "busy").has("Retry-After: 5")
-			s.server.doors.isIdle(t)
+			s.server.listSlots.isIdle(t)
 		})
 	}
 }
 
 // Against anybody who would hold all readers with slow questions: two at a time, two seconds each, one connection
-// left for look-ups, askers in turn.
+// left for look-ups, clients in turn.
 func TestQuestion_leavesAConnectionToLookups(t *testing.T) {
 	t.Parallel()
 	s := newServiceOfLongTables(t)
-	s.server.doors.timeout = time.Hour // the test ends them
+	s.server.listSlots.timeout = time.Hour // the test ends them
 	id, key := s.addLicense(license{})
 	auth := s.auth(s.account, scopeEvents, scopeLicenses)
 	s.makeLong("events")
@@ -191,15 +191,15 @@ func TestQuestion_leavesAConnectionToLookups(t *testing.T) {
 		questions = append(questions, s.getWithin(ctx, "/events?type=license.created", tenant))
 	}
 	app, _ := s.registerApp(func(p *app) { p.Scope = scopeEvents })
-	for range 12 { // grants of one application are one asker
+	for range 12 { // grants of one application are one client
 		token, _ := s.appToken(app, s.addAccount("Bistro"), scopeEvents)
 		questions = append(questions, s.getWithin(ctx, "/events?type=license.created", bearer(token)))
 	}
 	// Each has looked its token up, and so waits for no connection any more.
 	until(func() bool {
-		return s.server.doors.present() == len(questions) && s.reading() == questionsAtOnce
+		return s.server.listSlots.present() == len(questions) && s.reading() == questionsAtOnce
 	})
-	if _, askers := s.server.doors.counted(); askers != 14 {
+	if _, askers := s.server.listSlots.counted(); askers != 14 {
 		t.Errorf("the questions are those of %d askers", askers)
 	}
 	before := s.store.readers.Stats().WaitCount
@@ -213,7 +213,7 @@ func TestQuestion_leavesAConnectionToLookups(t *testing.T) {
 	for _, answers := range questions {
 		<-answers
 	}
-	s.server.doors.isIdle(t)
+	s.server.listSlots.isIdle(t)
 }
 
 func TestQuestion_whoseHandlerPanicsGivesItsPlaceBack(t *testing.T) {
@@ -221,7 +221,7 @@ func TestQuestion_whoseHandlerPanicsGivesItsPlaceBack(t *testing.T) {
 	s := newService(t)
 	leads := slices.IndexFunc(s.server.routes, func(r route) bool { return r.pattern == "GET /leads" })
 	s.server.routes[leads].run = func(ctx context.Context, c *call) (any, error) {
-		if err := s.server.admit(ctx, c); err != nil {
+		if err := s.server.finishReading(ctx, c); err != nil {
 			return nil, err
 		}
 		panic("a mistake")
@@ -229,7 +229,7 @@ func TestQuestion_whoseHandlerPanicsGivesItsPlaceBack(t *testing.T) {
 	for range questionsAtOnce + 1 {
 		s.get("/leads", s.auth(s.account, scopeLeads)).is(500, "internal")
 	}
-	s.server.doors.isIdle(t)
+	s.server.listSlots.isIdle(t)
 }
 
 // A heldQuestion is one that runs until it is let go.
@@ -239,9 +239,9 @@ type heldQuestion struct {
 }
 
 // hold asks a question, in a bubble.
-func (d *doors) hold(ctx context.Context, who asker) *heldQuestion {
+func (d *listSlots) hold(ctx context.Context, who client) *heldQuestion {
 	h := &heldQuestion{}
-	go func() { h.leave, _ = d.enter(ctx, who) }()
+	go func() { h.leave, _ = d.acquire(ctx, who) }()
 	synctest.Wait()
 	return h
 }
@@ -253,8 +253,8 @@ func (h *heldQuestion) end() {
 	synctest.Wait()
 }
 
-// isIdle complains if the doors know of any question.
-func (d *doors) isIdle(t *testing.T) {
+// isIdle complains if the slots know of any question.
+func (d *listSlots) isIdle(t *testing.T) {
 	t.Helper()
 	if running, askers := d.counted(); running != 0 || askers != 0 || len(d.anonymous) != 0 {
 		t.Errorf("%d questions run, %d of them anonymous, of %d askers", running, len(d.anonymous), askers)
@@ -264,16 +264,16 @@ func (d *doors) isIdle(t *testing.T) {
 func TestQuestion_askersTakeTurnsAndTheAnonymousLeaveRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDoors(2)
+		d := newListSlots(2)
 		var anonymous []*heldQuestion
 		for i := range 12 {
-			anonymous = append(anonymous, d.hold(t.Context(), asker{askerAddress, fmt.Sprint("192.0.2.", i)}))
+			anonymous = append(anonymous, d.hold(t.Context(), client{clientIsAddress, fmt.Sprint("192.0.2.", i)}))
 		}
 		var busy []*heldQuestion
 		for range 40 {
-			busy = append(busy, d.hold(t.Context(), asker{askerAccount, "acct_busy"}))
+			busy = append(busy, d.hold(t.Context(), client{clientIsAccount, "acct_busy"}))
 		}
-		other := d.hold(t.Context(), asker{askerAccount, "acct_other"})
+		other := d.hold(t.Context(), client{clientIsAccount, "acct_other"})
 		running := func(all []*heldQuestion) (n int) {
 			for _, h := range all {
 				if h.leave != nil {

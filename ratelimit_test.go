@@ -773,7 +773,7 @@ func TestLookupLimit_isNotForgottenWhenOthersFail(t *testing.T) {
 func TestLookupLimit_holdsMalformedKeysOfAnAddressToSixtyAMinute(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.server.steady = standsStill()
+	s.server.monotonic = standsStill()
 	_, key := s.addLicense(license{})
 	s.activate(key, "till-1").is(200)
 	for range 60 {

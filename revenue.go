@@ -15,7 +15,7 @@ const scopeRevenue = "revenue:read"
 func revenueNoun() noun {
 	return noun{
 		name:     "revenue",
-		wings:    func(s *server) []wing { return []wing{revenueWing(s)} },
+		modules:  func(s *server) []module { return []module{revenueModule(s)} },
 		commands: revenueCommands,
 		calls:    revenueRouteCommands,
 		rows:     []rowReader{factTable.unreadable},

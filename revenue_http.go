@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// revenueWing makes the routes of revenue days, and the chore that records the revenue of orders.
-func revenueWing(s *server) wing {
+// revenueModule makes the routes of revenue days, and the chore that records the revenue of orders.
+func revenueModule(s *server) module {
 	retry := &revenueRetry{server: s}
-	return wing{
+	return module{
 		routes: []route{
 			{pattern: "GET /revenue/days", scope: scopeRevenue, question: true,
 				endpoint: owned(s, readRevenueQuery, s.listRevenueDays)},
@@ -33,14 +33,14 @@ const (
 // A revenueRetry tries the backlog again when the service starts, and then each hour.
 type revenueRetry struct {
 	*server
-	triedAt time.Time // by the steady clock
+	triedAt time.Time // by the monotonic clock
 }
 
 func (r *revenueRetry) run(ctx context.Context) error {
-	if closerThan(time.Hour, r.triedAt, r.steady()) {
+	if closerThan(time.Hour, r.triedAt, r.monotonic()) {
 		return nil
 	}
-	r.triedAt = r.steady()
+	r.triedAt = r.monotonic()
 	return retryRevenue(ctx, r.store)
 }
 
@@ -338,7 +338,7 @@ func readRevenueQuery(in *input) (r *revenueQuery) {
 func (s *server) listRevenueDays(
 	ctx context.Context, c *call, of owner, r *revenueQuery,
 ) (*list[revenueDay], error) {
-	all, err := revenueDays(s.store.within(ctx), c.oneOwner(of).account, r.from, r.to, s.now())
+	all, err := revenueDays(s.store.within(ctx), c.narrowToOne(of).account, r.from, r.to, s.now())
 	return &list[revenueDay]{Data: all}, err
 }
 
@@ -350,7 +350,7 @@ func readRevenueDate(in *input) businessDate { return in.pathDate("date") }
 // and by way of paying. Both halves have the same `total`. The amounts and the VAT are sums of the orders' own,
 // never computed anew. It is not the record of a certified till. A request has two seconds, waiting included.
 func (s *server) getRevenueDay(ctx context.Context, c *call, of owner, date businessDate) (*revenueDate, error) {
-	return reportDate(s.store.within(ctx), c.oneOwner(of).account, date, s.now())
+	return reportDate(s.store.within(ctx), c.narrowToOne(of).account, date, s.now())
 }
 
 // pathDate returns the business day in a part of the path.

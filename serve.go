@@ -366,7 +366,7 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	s.working.Wait()
 	s.outbound.close()
 	err = errors.Join(failed, err, s.runFinalChores(), s.store.close())
-	s.told.tellAll()
+	s.repeats.passAll()
 	s.log.Info("stopped")
 	return err
 }
@@ -380,7 +380,7 @@ func newWeb(h http.Handler, log *slog.Logger) *http.Server {
 }
 
 // What runs in the background of the service: polling the files for changes, and the chores of
-// the wings, such as time-driven transitions (lapsed seats, expiry).
+// the modules, such as time-driven transitions (lapsed seats, expiry).
 
 const (
 	upkeepInterval     = time.Second     // between two polls, and between two runs of the chores
@@ -403,18 +403,18 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 	})
 }
 
-// runChores runs the chores of every wing every upkeepInterval until ctx ends. Every
+// runChores runs the chores of every module every upkeepInterval until ctx ends. Every
 // sweepInterval it also removes all expired rows, and truncates the WAL if erased data may still
 // be in it, and writes to the file what the clock shows. While the clock is doubted, time-driven chores and
 // sweeps are skipped.
 func (s *server) runChores(ctx context.Context) {
 	lastRun := s.readClocks()
-	lastSweep, lastTruncate := lastRun.steady, lastRun.steady
+	lastSweep, lastTruncate := lastRun.monotonic, lastRun.monotonic
 	sweepDue := false
 	s.followClock()
 	every(ctx, upkeepInterval, func() {
 		read := s.readClocks()
-		now := read.steady
+		now := read.monotonic
 		if s.store.walNeedsTruncate.Load() && !closerThan(sweepInterval, lastTruncate, now) {
 			lastTruncate = now
 			s.scrubWAL(0)
@@ -444,12 +444,12 @@ func (s *server) runChores(ctx context.Context) {
 }
 
 // sweep removes rows whose retention has ended until none is left, in short transactions that let other writers in
-// between (contract, section 10): expired answers to Idempotency-Keys, and what the wings' sweeps remove. At until,
-// by the steady clock, it stops, so that the chores get their turn, and reports that more is left.
+// between (contract, section 10): expired answers to Idempotency-Keys, and what the modules' sweeps remove. At until,
+// by the monotonic clock, it stops, so that the chores get their turn, and reports that more is left.
 func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
 	for _, remove := range append([]func(*tx) (int64, error){(*tx).sweep}, s.sweeps...) {
 		_, err := s.store.updateInParts(ctx, s.store.limits.swept, func(t *tx) (int64, error) {
-			if more = !s.steady().Before(until); more {
+			if more = !s.monotonic().Before(until); more {
 				return 0, nil
 			}
 			return remove(t)

@@ -104,7 +104,7 @@ func TestDashboard_isMadeAndShowsEachMetric(t *testing.T) {
 		}
 	}
 	s, families := newService(t), map[string]bool{}
-	for _, m := range append(s.server.coreMetrics(), s.server.wingMetrics...) {
+	for _, m := range append(s.server.coreMetrics(), s.server.moduleMetrics...) {
 		families[m.name] = true
 	}
 	sameText(t, "metrics", slices.Sorted(maps.Keys(names)), slices.Sorted(maps.Keys(families)))

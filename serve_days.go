@@ -23,24 +23,24 @@ import (
 // A dayCounter writes what the service counts to daily_counts: each minute, and when the service stops.
 type dayCounter struct {
 	*server
-	at      time.Time        // when it wrote last, by the steady clock
+	at      time.Time        // when it wrote last, by the monotonic clock
 	written map[string]int64 // of what there was since the start
 }
 
-func daysWing(s *server) wing {
-	c := &dayCounter{s, s.steady(), map[string]int64{}}
-	return wing{chores: []chore{{fault: "what days have brought can't be counted", timeDriven: true, atEnd: true,
+func daysModule(s *server) module {
+	c := &dayCounter{s, s.monotonic(), map[string]int64{}}
+	return module{chores: []chore{{fault: "what days have brought can't be counted", timeDriven: true, atEnd: true,
 		run: c.run}}}
 }
 
 func (c *dayCounter) run(ctx context.Context) error {
-	stops, now := c.draining.Load(), c.steady()
+	stops, now := c.draining.Load(), c.monotonic()
 	if c.store.fenced() || c.clockDoubted() || closerThan(time.Minute, c.at, now) && !stops {
 		return nil
 	}
 	c.at = now
 	totals, added := c.metrics.dayCounts(), map[string]int64{}
-	for name, total := range c.wingCounts {
+	for name, total := range c.moduleCounts {
 		totals[name] = total()
 	}
 	for name, total := range totals {

@@ -14,15 +14,15 @@ import (
 
 // healthNoun declares the health of the service.
 func healthNoun() noun {
-	return noun{name: "health", wings: func(s *server) []wing { return []wing{healthWing(s), daysWing(s)} },
+	return noun{name: "health", modules: func(s *server) []module { return []module{healthModule(s), daysModule(s)} },
 		troubles: slices.Concat(serviceTroubles, statusTroubles)}
 }
 
 // healthRoute is the route of health.
 const healthRoute = "GET /widget/health"
 
-func healthWing(s *server) wing {
-	return wing{
+func healthModule(s *server) module {
+	return module{
 		// Nothing is refused since no query is read; a release that read it has told clients of the 422.
 		routes: []route{{pattern: healthRoute, free: true, noQuery: true, refuses: "validation_failed",
 			answers:  answerForm{media: "application/health+json", also: 503},
@@ -254,18 +254,18 @@ func (s *server) getLiveness(w *response, _ *http.Request) {
 }
 
 // Whether the wall clock is right. It is compared with the latest time that the service took for right, which the
-// database file keeps, plus the time that has passed since then by the steady clock.
+// database file keeps, plus the time that has passed since then by the monotonic clock.
 
 // clockReadings are what two clocks show at one moment: the wall clock, which people
 // and their programs set, and one that only measures time.
-type clockReadings struct{ wall, steady time.Time }
+type clockReadings struct{ wall, monotonic time.Time }
 
-func (s *server) readClocks() clockReadings { return clockReadings{s.now(), s.steady()} }
+func (s *server) readClocks() clockReadings { return clockReadings{s.now(), s.monotonic()} }
 
 // clockAdjustment returns by how much the wall clock was set between two moments. Round(0) makes
 // Sub compare the readings of the wall clock, not Go's monotonic ones.
 func clockAdjustment(earlier, later clockReadings) time.Duration {
-	return later.wall.Round(0).Sub(earlier.wall.Round(0)) - later.steady.Sub(earlier.steady)
+	return later.wall.Round(0).Sub(earlier.wall.Round(0)) - later.monotonic.Sub(earlier.monotonic)
 }
 
 // How far the clock may be ahead of the last time that was taken for right, unless the kernel or the operator
@@ -298,7 +298,7 @@ type clockWatch struct {
 
 	// The goroutine of the chores owns these.
 	seen  stamp     // the time that the file has; zero: none
-	tried time.Time // when the service last tried to write it, by the steady clock
+	tried time.Time // when the service last tried to write it, by the monotonic clock
 }
 
 // startClock sets what the clock is compared with: the time in the file or, if a new file has none, the clock
@@ -353,7 +353,7 @@ func (s *server) followClock() {
 		seen, err := s.store.clockSeen()
 		if err == nil && !seen.IsZero() && !seen.Equal(s.clock.seen.Time) {
 			s.clock.seen = seen
-			s.clock.right.Store(&clockReadings{seen.Time, read.steady})
+			s.clock.right.Store(&clockReadings{seen.Time, read.monotonic})
 			fault = s.compareClock(read)
 		}
 	}
@@ -371,10 +371,10 @@ func (s *server) keepClock(ctx context.Context, later time.Duration) {
 	read := s.readClocks()
 	now := newStamp(read.wall)
 	if s.store.fenced() || s.compareClock(read) != "" || now.Sub(s.clock.seen.Time) < later ||
-		closerThan(later, s.clock.tried, read.steady) {
+		closerThan(later, s.clock.tried, read.monotonic) {
 		return
 	}
-	s.clock.tried = read.steady
+	s.clock.tried = read.monotonic
 	bounded, cancel := context.WithTimeout(ctx, clockWait)
 	defer cancel()
 	err := s.store.update(bounded, func(t *tx) error {

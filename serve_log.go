@@ -96,17 +96,17 @@ func (n notifySocket) tell(state string, log *slog.Logger) {
 	}
 }
 
-// tellInterval is how long the log is silent of a warning that repeats itself.
-const tellInterval = time.Minute
+// repeatInterval is how long the log is silent of a warning that repeats itself.
+const repeatInterval = time.Minute
 
-// A teller is an slog.Handler that passes everything on to another one, but warnings that repeat themselves: with a
-// line for each, a caller that sends many requests could fill the disk. Of warnings with the same message it passes on
-// the first, and after each minute the last, with how often it has come meanwhile. What repeats itself is forgotten
-// after a minute without it, and messages are a closed list, so callers can't make the map grow.
-type teller struct {
+// A repeatFilter is an slog.Handler that passes everything on to another one, but warnings that repeat themselves:
+// with a line for each, a caller that sends many requests could fill the disk. Of warnings with the same message it
+// passes on the first, and after each minute the last, with how often it has come meanwhile. What repeats itself is
+// forgotten after a minute without it, and messages are a closed list, so callers can't make the map grow.
+type repeatFilter struct {
 	slog.Handler
 	mu       sync.Mutex
-	repeated map[string]*repetition // by message: what was told within tellInterval
+	repeated map[string]*repetition // by message: what was told within repeatInterval
 }
 
 // A repetition is what came of a message since its last line.
@@ -116,12 +116,12 @@ type repetition struct {
 	due   *time.Timer
 }
 
-func newTeller(of *slog.Logger) *teller {
-	return &teller{Handler: of.Handler(), repeated: map[string]*repetition{}}
+func newRepeatFilter(of *slog.Logger) *repeatFilter {
+	return &repeatFilter{Handler: of.Handler(), repeated: map[string]*repetition{}}
 }
 
 // Handle implements slog.Handler.
-func (h *teller) Handle(ctx context.Context, r slog.Record) error {
+func (h *repeatFilter) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level != slog.LevelWarn {
 		return h.Handler.Handle(ctx, r)
 	}
@@ -135,7 +135,7 @@ func (h *teller) Handle(ctx context.Context, r slog.Record) error {
 		again.last = r.Clone()
 		return nil
 	}
-	h.repeated[r.Message] = &repetition{due: time.AfterFunc(tellInterval, func() { h.tell(r.Message) })}
+	h.repeated[r.Message] = &repetition{due: time.AfterFunc(repeatInterval, func() { h.pass(r.Message) })}
 	return h.Handler.Handle(ctx, r)
 }
 
@@ -150,8 +150,8 @@ func isCanceled(r slog.Record) (is bool) {
 	return is
 }
 
-// tell passes on what has come of a message since its last line, and forgets a message that has not come.
-func (h *teller) tell(message string) {
+// pass passes on what has come of a message since its last line, and forgets a message that has not come.
+func (h *repeatFilter) pass(message string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	again := h.repeated[message]
@@ -160,11 +160,11 @@ func (h *teller) tell(message string) {
 		return
 	}
 	h.sumUp(again)
-	again.due.Reset(tellInterval)
+	again.due.Reset(repeatInterval)
 }
 
-// tellAll passes on what has come since the last lines, when the service stops.
-func (h *teller) tellAll() {
+// passAll passes on what has come since the last lines, when the service stops.
+func (h *repeatFilter) passAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, again := range h.repeated {
@@ -175,7 +175,7 @@ func (h *teller) tellAll() {
 }
 
 // sumUp passes on the last line of a repetition with its count. The caller holds h.mu.
-func (h *teller) sumUp(again *repetition) {
+func (h *repeatFilter) sumUp(again *repetition) {
 	again.last.Add("times", again.times)
 	h.Handler.Handle(context.Background(), again.last) // as with any logger, nobody could be told of its error
 	again.times = 0
@@ -196,7 +196,7 @@ const (
 // noteRefusal counts a request that is answered with a problem. err is what the request's handling
 // returned, from which ref was made.
 func (s *server) noteRefusal(w *response, r *http.Request, ref *refusal, err error) {
-	s.metrics.countRefusal(ref.code.name, s.steady())
+	s.metrics.countRefusal(ref.code.name, s.monotonic())
 	switch ref.code {
 	case codeOrigin:
 		s.log.Warn(warnOrigins, "by", originName(r))

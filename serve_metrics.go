@@ -22,7 +22,7 @@ import (
 // callers can't make the maps grow. It counts maxCallers one by one, in some 400 bytes each, and all others together.
 type metrics struct {
 	mu       sync.Mutex
-	began    time.Time // of the first step, by the steady clock
+	began    time.Time // of the first step, by the monotonic clock
 	answers  map[answerKey]*answerCount
 	refusals map[string]*recentCount
 	callers  map[callerKey]*recentCount
@@ -313,7 +313,7 @@ func (m *metrics) mostCallers(now time.Time, limit int) (all []callerRow) {
 	return all
 }
 
-// A metric is one family of metrics of a wing.
+// A metric is one family of metrics of a module.
 type metric struct {
 	name, kind, help string          // kind is counter or gauge
 	samples          func() []string // its lines without its name: " 3", or `{state="enabled"} 3`
@@ -329,10 +329,10 @@ func (s *server) metricsPage() http.HandlerFunc {
 	var at time.Time
 	return func(w http.ResponseWriter, _ *http.Request) {
 		mu.Lock()
-		if !closerThan(metricsFor, at, s.steady()) {
+		if !closerThan(metricsFor, at, s.monotonic()) {
 			page.Reset()
 			s.writeMetrics(&page)
-			at = s.steady()
+			at = s.monotonic()
 		}
 		text := bytes.Clone(page.Bytes())
 		mu.Unlock()
@@ -408,7 +408,7 @@ var oneIf = map[bool]int{true: 1}
 // A countOfTroubles is how often there was each trouble when a service looked last.
 type countOfTroubles struct {
 	mu      sync.Mutex
-	at      time.Time // by the steady clock
+	at      time.Time // by the monotonic clock
 	samples []string
 }
 
@@ -420,7 +420,7 @@ func (s *server) troubleSamples() []string {
 	c := &s.troubles
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if closerThan(troublesFor, c.at, s.steady()) {
+	if closerThan(troublesFor, c.at, s.monotonic()) {
 		return c.samples
 	}
 	v, samples, unreadable := s.view(), []string{}, 0
@@ -441,7 +441,7 @@ func (s *server) troubleSamples() []string {
 		samples = append(samples,
 			fmt.Sprintf(`{kind=%q,urgency=%q,money="%t"} %d`, t.kind, t.urgency, t.money, f.Count))
 	}
-	c.at, c.samples = s.steady(), samples
+	c.at, c.samples = s.monotonic(), samples
 	return samples
 }
 
@@ -503,7 +503,7 @@ func (s *server) coreMetrics() []metric {
 
 // writeMetrics writes all metrics in the text format of Prometheus (version 0.0.4).
 func (s *server) writeMetrics(w io.Writer) {
-	for _, m := range append(s.coreMetrics(), s.wingMetrics...) {
+	for _, m := range append(s.coreMetrics(), s.moduleMetrics...) {
 		fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", m.name, m.help, m.name, m.kind)
 		for _, sample := range m.samples() {
 			fmt.Fprintf(w, "%s%s\n", m.name, sample)

@@ -52,14 +52,14 @@ func TestNotices_tellOfAWarningThatRepeatsItselfOnceAMinuteWithItsCount(t *testi
 		is("in the next minute", "by=https://evil.example", "by=null times=51")
 		time.Sleep(10 * time.Minute)
 		is("with nothing new", "by=https://evil.example", "by=null times=51", "by=malformed times=1")
-		s.server.told.mu.Lock()
-		remembered := len(s.server.told.repeated)
-		s.server.told.mu.Unlock()
+		s.server.repeats.mu.Lock()
+		remembered := len(s.server.repeats.repeated)
+		s.server.repeats.mu.Unlock()
 		equal(t, "what is remembered of it", remembered, 0)
 		refuse("https://worse.example")
 		refuse("https://worse.example")
 		s.get("/leads", "Authorization: Basic x").is(401) // another message does not wait for it
-		s.server.told.tellAll()
+		s.server.repeats.passAll()
 		is("at the stop", "by=https://evil.example", "by=null times=51", "by=malformed times=1",
 			"by=https://worse.example", "by=https://worse.example times=1")
 		equal(t, "another one", s.warned(warnTokens), []string{`by="malformed header"`})
@@ -106,7 +106,7 @@ func TestNotices_nameTheAccountOverItsRateAndTheReasonOfARefusedToken(t *testing
 func TestNotices_tellOfNothingThatWasBrokenOff(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	log := slog.New(newTeller(slog.New(slog.NewTextHandler(&out, nil))))
+	log := slog.New(newRepeatFilter(slog.New(slog.NewTextHandler(&out, nil))))
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	log.Warn("a", "error", gone.Err())

@@ -342,7 +342,7 @@ func (p *pairing) check(ctx context.Context) {
 func (p *pairing) run(ctx context.Context) {
 	once := func() { p.check(ctx) }
 	if !p.self.Serves {
-		once = func() { p.compare(ctx, p.server.steady()) }
+		once = func() { p.compare(ctx, p.server.monotonic()) }
 	}
 	once()
 	every(ctx, peerInterval, once)

@@ -167,7 +167,7 @@ func TestPeer_believesNothingThatItsPeerHasNotAnsweredToThisQuestion(t *testing.
 	p, strangers := newPair(t), newPair(t)
 	peer := standbyWith(t, p.a.keys)
 	asked, now := standbyWith(t, p.a.keys), time.Now()
-	asked.steady = func() time.Time { now = now.Add(time.Second); return now } // never too often
+	asked.monotonic = func() time.Time { now = now.Add(time.Second); return now } // never too often
 	answered := func(question []byte) []byte {
 		w := httptest.NewRecorder()
 		asked.ServeHTTP(w, httptest.NewRequest("POST", peerPath, bytes.NewReader(question)))
@@ -228,7 +228,7 @@ func TestPeer_aQuestionThatIsForgedOrReplayedChangesNothing(t *testing.T) {
 		p.a.server.ServeHTTP(w, httptest.NewRequest(method, path, bytes.NewReader(question)))
 		return w.Code
 	}
-	p.a.server.steady = standsStill()
+	p.a.server.monotonic = standsStill()
 	equal(t, "forged", ask("POST", peerPath, forged), 404)
 	equal(t, "an answer", ask("POST", peerPath, answer), 404)
 	equal(t, "too long", ask("POST", peerPath, make([]byte, 2*maxPeerMessage)), 404)

@@ -25,7 +25,7 @@ import (
 func replicaNoun() noun {
 	return noun{
 		name:     "replica",
-		wings:    func(s *server) []wing { return []wing{{metrics: proofMetrics(s.store)}} },
+		modules:  func(s *server) []module { return []module{{metrics: proofMetrics(s.store)}} },
 		troubles: replicaTroubles,
 		commands: replicaCommands,
 		status:   []statusLine{{label: "replica", read: replicaStatus}},

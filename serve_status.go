@@ -90,7 +90,7 @@ func (s *server) serviceStatus() *serviceStatus {
 		Output: report.Output, Clock: s.compareClock(s.readClocks()), Litestream: s.store.noCheckpoints,
 		LastMinute: []routeCount{}, Refusals: []refusalCount{}, Damage: s.store.met.damageMet(),
 		Troubles: s.ownTroubles(),
-		Callers:  append([]callerRow{}, s.metrics.mostCallers(s.steady(), statusRows)...), NoRoots: s.noRoots}
+		Callers:  append([]callerRow{}, s.metrics.mostCallers(s.monotonic(), statusRows)...), NoRoots: s.noRoots}
 	if v.Standby = report.Standby; v.Standby { // its health fails, so that nobody is sent to it
 		if v.Health = healthPass; v.Output != reasonStandby {
 			v.Health = healthWarn
@@ -104,7 +104,7 @@ func (s *server) serviceStatus() *serviceStatus {
 	if fault, since := s.outbound.reach.failing(); fault != "" {
 		v.Calls = &callsFailing{fault, newStamp(since)}
 	}
-	answers, refusals := s.metrics.lastMinute(s.steady())
+	answers, refusals := s.metrics.lastMinute(s.monotonic())
 	v.LastMinute, v.Refusals = append(v.LastMinute, answers...), append(v.Refusals, refusals...)
 	return v
 }

@@ -77,7 +77,7 @@ var serviceTroubles = []trouble{
 		many:   "$n answers of the last five minutes were errors of the server",
 		advice: ", and more than one of fifty: 'journalctl -u widgetd -n 50'",
 		inService: func(s *server) (occurrence, error) {
-			failed, all := s.metrics.failing(s.steady())
+			failed, all := s.metrics.failing(s.monotonic())
 			if failed < leastFailed || failed*failedShare <= all {
 				failed = 0
 			}

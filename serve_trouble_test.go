@@ -85,7 +85,7 @@ func TestTroubles_haveAKindAnUrgencyAndWordsThatNobodyElseHasWritten(t *testing.
 func (s *service) samplesOf(name string) map[string]string {
 	s.server.troubles.at = time.Time{}
 	series := map[string]string{}
-	for _, m := range append(s.server.coreMetrics(), s.server.wingMetrics...) {
+	for _, m := range append(s.server.coreMetrics(), s.server.moduleMetrics...) {
 		if m.name != name {
 			continue
 		}
@@ -181,7 +181,7 @@ var causes = map[string]func(s *service){
 	"clock_behind":  func(s *service) { s.startsAfter(-days(400)) },
 	"requests_fail": func(s *service) {
 		for range 10 {
-			s.server.metrics.count("POST /widget/leads", 507, 0, callerKey{}, s.server.steady())
+			s.server.metrics.count("POST /widget/leads", 507, 0, callerKey{}, s.server.monotonic())
 		}
 	},
 	"disk_short": func(s *service) {

@@ -46,7 +46,7 @@ type toldTrouble struct {
 // A watchState is what was told, by kind, and when.
 type watchState struct {
 	Told map[string]toldTrouble `json:"told"`
-	Sent []time.Time            `json:"sent"` // messages of the last hour with something new or worse, without digests
+	Sent []time.Time            `json:"sent"` // messages of the last hour with something new or worse, no digests
 	Last time.Time              `json:"last"` // when a message was sent last
 	At   time.Time              `json:"at"`   // when this was written
 }

@@ -18,7 +18,7 @@ import (
 func fileNoun() noun {
 	return noun{
 		name:     "file",
-		wings:    func(s *server) []wing { return []wing{{metrics: backupMetrics(s.store)}} },
+		modules:  func(s *server) []module { return []module{{metrics: backupMetrics(s.store)}} },
 		commands: storeCommands,
 		events:   storeEvents,
 		status:   []statusLine{{label: "today (UTC)", read: todayStatus}},

@@ -296,7 +296,7 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 	writeFile(t, path, text)
 	before := contentOf(t, path, nil)
 	filler := filepath.Join(filepath.Dir(path), "filler")
-	leave := func(bytes int64) {
+	release := func(bytes int64) {
 		t.Helper()
 		must(t, os.Truncate(filler, fileSize(filler)-bytes))
 	}
@@ -317,7 +317,7 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 		return true
 	}
 	fillDisk(t, filler)
-	leave(256 << 10)
+	release(256 << 10)
 	for _, more := range [][]string{nil, {"-dry-run"}} {
 		if !refused("make room on its disk, or try it all the same with -no-copy: the new file ", more...) {
 			t.Errorf("%q: it found room", more)
@@ -327,7 +327,7 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 	refusals := 0
 	for refused("make room on its disk: ", "-no-copy") { // wherever in it the room ends
 		refusals++
-		leave(int64(size(200, 20)) << 10)
+		release(int64(size(200, 20)) << 10)
 	}
 	if faults, err := checkFile(path); err != nil || len(faults) > 0 || refusals < size(2, 10) {
 		t.Errorf("after %d refusals: %q, %v", refusals, faults, err)

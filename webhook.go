@@ -22,7 +22,7 @@ type webhookType string
 func webhookNoun() noun {
 	return noun{
 		name:     "webhook",
-		wings:    func(s *server) []wing { return []wing{webhookWing(s)} },
+		modules:  func(s *server) []module { return []module{webhookModule(s)} },
 		calls:    webhookRouteCommands,
 		ids:      []idKind{{"WEBHOOK", "whe", "webhooks", false, nil}, {"DELIVERY", "whd", "deliveries", false, nil}},
 		problems: webhookProblems,

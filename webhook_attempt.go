@@ -29,7 +29,7 @@ type attempt struct {
 	test    bool
 
 	holder  string    // the account whose place it takes
-	began   time.Time // by the steady clock
+	began   time.Time // by the monotonic clock
 	failing bool      // it counts among webhookWorker.failingNow
 	slow    bool      // it has lasted for slowAfter, or began while another to the webhook was slow; owned by run
 
@@ -80,12 +80,12 @@ func (w *webhookWorker) send(calls context.Context, a *attempt) {
 		a.missing = true // its data are damaged, or the webhook may not get it or does not want it any more
 		return
 	}
-	began := w.steady()
+	began := w.monotonic()
 	a.at = w.now()
 	header := webhookHeaders(a.webhook.secrets(w.keys(), a.at), a.event.ID, a.at, body)
 	header.Set("Content-Type", "application/json")
 	answer, err := w.outbound.do(calls, outboundRequest{http.MethodPost, a.webhook.URL, header, body, 0})
-	a.took = w.steady().Sub(began)
+	a.took = w.monotonic().Sub(began)
 	if answer == nil {
 		a.reason = reasonOf(err)
 		a.canceled = a.reason == outboundCanceled
@@ -125,7 +125,7 @@ type laneMove struct {
 // transaction. It gathers them for recordDelay first, so that requests that write seldom have to wait for
 // such a transaction. After a failure, nothing is sent until a later call has succeeded.
 func (w *webhookWorker) record() {
-	early := w.steady().Before(w.recordFrom) && (w.recordFailed || len(w.unrecorded) < maxUnrecorded)
+	early := w.monotonic().Before(w.recordFrom) && (w.recordFailed || len(w.unrecorded) < maxUnrecorded)
 	if len(w.unrecorded) == 0 && !w.saveAll || early {
 		return
 	}
@@ -154,7 +154,7 @@ func (w *webhookWorker) record() {
 	for _, m := range moves {
 		m.lane.saved = m.to
 	}
-	now := w.steady()
+	now := w.monotonic()
 	for _, a := range w.unrecorded {
 		s := a.sender
 		if a.queue != s.number {
@@ -176,7 +176,7 @@ func (w *webhookWorker) record() {
 
 // recordIn makes run call record after delay. Until then record waits, unless many attempts are back.
 func (w *webhookWorker) recordIn(delay time.Duration) {
-	w.recordFrom = w.steady().Add(delay)
+	w.recordFrom = w.monotonic().Add(delay)
 	w.recordTimer.Reset(delay)
 }
 
@@ -331,7 +331,7 @@ func (w *webhookWorker) learnFromFailure(s *webhookSender, a *attempt) {
 		s.cautious = true
 	}
 	if a.pause > 0 && (a.status == http.StatusTooManyRequests || a.status == http.StatusServiceUnavailable) {
-		s.pausedUntil = w.steady().Add(a.pause)
+		s.pausedUntil = w.monotonic().Add(a.pause)
 	}
 }
 

@@ -15,11 +15,11 @@ type webhookAPI struct {
 	types []eventType // that webhooks can name
 }
 
-// webhookWing makes the routes of webhooks.
-func webhookWing(s *server) wing {
+// webhookModule makes the routes of webhooks.
+func webhookModule(s *server) module {
 	a := &webhookAPI{server: s, types: subscribable(s.nouns)}
 	w := webhookWorkerOf(s)
-	all := wing{routes: webhookRoutes(a), metrics: webhookMetrics(w),
+	all := module{routes: webhookRoutes(a), metrics: webhookMetrics(w),
 		counts: map[string]func() int64{countFailedSends: w.failed.Load},
 		chores: []chore{{fault: faultWebhookSweep, timeDriven: true, run: w.sweep}}}
 	if !s.noWebhooks {
@@ -61,7 +61,7 @@ func webhookRoutes(a *webhookAPI) []route {
 func webhookWorkerOf(s *server) *webhookWorker {
 	w := newWebhookWorker(s.store)
 	w.keys, w.outbound, w.log = s.keys.Load, s.outbound, s.log
-	w.now, w.steady = s.now, s.steady
+	w.now, w.monotonic = s.now, s.monotonic
 	w.doubted, w.stopping, w.blocked = s.clockDoubted, s.draining.Load, func() bool { return s.store.waits() }
 	return w
 }
@@ -255,7 +255,7 @@ func (a *webhookAPI) readNewWebhook(in *input) (r *newWebhook) {
 func (a *webhookAPI) createWebhook(
 	ctx context.Context, c *call, of owner, r *newWebhook,
 ) (*webhookWithSecret, error) {
-	o := c.oneOwner(of) // a webhook belongs to one account: the caller's, if it names none
+	o := c.narrowToOne(of) // a webhook belongs to one account: the caller's, if it names none
 	by := webhookAuthorOf(c)
 	if err := by.checkScopes(r.types); err != nil {
 		return nil, err

@@ -45,16 +45,16 @@ const (
 // attempts → an attempt reads its event, posts it, and passes itself back → take frees its place →
 // record writes the outcomes of all that are back, and how far their lanes have got, in one transaction.
 type webhookWorker struct {
-	store    *store
-	keys     func() *keyring
-	outbound *outbound
-	log      *slog.Logger
-	now      func() time.Time
-	steady   func() time.Time // a clock that is never set
-	doubted  func() bool      // server.clockDoubted
-	stopping func() bool
-	blocked  func() bool   // store.waits: nothing is sent
-	tick     time.Duration // between two looks for foreign commits and for what has become due
+	store     *store
+	keys      func() *keyring
+	outbound  *outbound
+	log       *slog.Logger
+	now       func() time.Time
+	monotonic func() time.Time // a clock that is never set
+	doubted   func() bool      // server.clockDoubted
+	stopping  func() bool
+	blocked   func() bool   // store.waits: nothing is sent
+	tick      time.Duration // between two looks for foreign commits and for what has become due
 
 	wake    chan struct{}
 	results chan *attempt
@@ -67,7 +67,7 @@ type webhookWorker struct {
 	busy         []*webhookSender          // that may have something to send, in the order of their turns
 	changed      bool                      // webhooks or accounts have changed since they were read
 	outdated     bool                      // others may have changed them
-	reloadedAt   time.Time                 // by the steady clock, as all times below
+	reloadedAt   time.Time                 // by the monotonic clock, as all times below
 	savedAt      time.Time
 	unrecorded   []*attempt     // that are back
 	recordFrom   time.Time      // record waits until then, unless there are many
@@ -110,7 +110,7 @@ type webhookSender struct {
 	replayed *lane // nil: none
 	retries  []webhookRetry
 	retrying map[int64]bool // numbers of events taken from the retries, until their outcomes are recorded
-	retryAt  time.Time      // when the next retry is due, by the steady clock; zero: none is
+	retryAt  time.Time      // when the next retry is due, by the monotonic clock; zero: none is
 	turn     bool           // next last tried retries before new events; it alternates
 
 	sending      int       // attempts under way
@@ -119,8 +119,8 @@ type webhookSender struct {
 	failingSaved bool      // failing_since is set on disk
 	slow         int       // of sending, those that are slow
 	cautious     bool      // after 429, 502 or 504: one at a time until a 2xx
-	pausedUntil  time.Time // by the steady clock: it has asked for a pause
-	notBefore    time.Time // by the steady clock: it waits, since one of its events could not be read
+	pausedUntil  time.Time // by the monotonic clock: it has asked for a pause
+	notBefore    time.Time // by the monotonic clock: it waits, since one of its events could not be read
 	isBusy       bool      // it is in busy
 	gone         bool      // nothing is to be sent to it any more
 }
@@ -272,7 +272,7 @@ func (w *webhookWorker) readNoted() {
 	for e := range noted {
 		w.changed = w.changed || changesWebhooks(e.kind)
 	}
-	if w.changed || w.reloadedAt.IsZero() || w.outdated && !closerThan(webhookReload, w.reloadedAt, w.steady()) {
+	if w.changed || w.reloadedAt.IsZero() || w.outdated && !closerThan(webhookReload, w.reloadedAt, w.monotonic()) {
 		w.reload()
 	}
 	for _, s := range w.senders {
@@ -296,7 +296,7 @@ func (w *webhookWorker) markBusy(s *webhookSender) {
 // wakeDue marks the webhooks that have a retry due or whose pause has ended. Once each webhookSave it marks
 // all of them, so that progress past events that no webhook wants is recorded too.
 func (w *webhookWorker) wakeDue() {
-	now := w.steady()
+	now := w.monotonic()
 	save := !closerThan(webhookSave, w.savedAt, now)
 	w.saveAll = w.saveAll || save
 	for _, s := range w.senders {
@@ -325,7 +325,7 @@ func (w *webhookWorker) reload() {
 		w.log.Warn(faultWebhooksRead, "error", err)
 		return
 	}
-	w.reloadedAt = w.steady()
+	w.reloadedAt = w.monotonic()
 	present := map[string]bool{}
 	for _, row := range rows {
 		present[row.webhook.ID] = true
@@ -370,7 +370,7 @@ func (w *webhookWorker) update(row *webhookQueue) {
 	if row.number != 0 {
 		s.live.more = true
 		if s.retryAt.IsZero() || len(s.retries) == 0 {
-			s.retryAt = w.steady() // a command may have made some due
+			s.retryAt = w.monotonic() // a command may have made some due
 		}
 		w.updateReplay(s, row)
 	}
@@ -391,7 +391,7 @@ func (w *webhookWorker) updateReplay(s *webhookSender, row *webhookQueue) {
 // fill begins as many attempts as may run, one of each webhook in turn. When a webhook has looked through
 // many events and found none, it returns and wakes run, so that attempts that came back are taken first.
 func (w *webhookWorker) fill(calls context.Context) {
-	if w.stopping() || w.blocked() || w.recordFailed || w.steady().Before(w.fillFrom) {
+	if w.stopping() || w.blocked() || w.recordFailed || w.monotonic().Before(w.fillFrom) {
 		return
 	}
 	for progress := true; progress && len(w.flying) < maxSending; {
@@ -432,7 +432,7 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) webhookTu
 	switch {
 	case s.gone || s.sending >= most:
 		return nothingToSend
-	case s.number < 0 || w.steady().Before(s.notBefore):
+	case s.number < 0 || w.monotonic().Before(s.notBefore):
 		return mustWait // its queue is to be read again, or an event could not be read
 	case !w.hasPlace(s.holder) || failing && w.failingNow >= maxTroubled:
 		return mustWait
@@ -443,7 +443,7 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) webhookTu
 	switch {
 	case err != nil:
 		w.log.Warn(faultWebhooksRead, "error", err)
-		w.fillFrom = w.steady().Add(recordRetry)
+		w.fillFrom = w.monotonic().Add(recordRetry)
 		return mustWait
 	case looked:
 		return lookedThrough
@@ -451,7 +451,7 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) webhookTu
 		return nothingToSend
 	}
 	a.sender, a.webhook, a.queue, a.failing = s, s.webhook, s.number, failing
-	a.holder, a.began = s.holder, w.steady()
+	a.holder, a.began = s.holder, w.monotonic()
 	s.sending++
 	w.flying = append(w.flying, a)
 	w.count(a, 1)
@@ -497,7 +497,7 @@ func (w *webhookWorker) countSlow(a *attempt) {
 // markSlow counts the attempts that have lasted for slowAfter as slow. It looks only at attempts under way:
 // how long earlier answers took says little about the next one, and the receiver can choose it.
 func (w *webhookWorker) markSlow() {
-	now := w.steady()
+	now := w.monotonic()
 	for _, a := range w.flying {
 		if closerThan(slowAfter, a.began, now) {
 			return
@@ -516,7 +516,7 @@ func (w *webhookWorker) next(s *webhookSender) (a *attempt, looked bool, err err
 		s.testing = s.TestSeq
 		return &attempt{seq: s.TestSeq, number: 1, test: true}, false, nil
 	}
-	if s.number == 0 || w.steady().Before(s.pausedUntil) {
+	if s.number == 0 || w.monotonic().Before(s.pausedUntil) {
 		return nil, false, nil
 	}
 	s.turn = !s.turn
@@ -558,7 +558,7 @@ func (w *webhookWorker) nextOf(s *webhookSender, l *lane) (a *attempt, looked bo
 
 // nextRetry returns an attempt for an event that is to be tried again now; nil: none is.
 func (w *webhookWorker) nextRetry(s *webhookSender) (*attempt, error) {
-	now := w.steady()
+	now := w.monotonic()
 	if len(s.retries) == 0 && (s.retryAt.IsZero() || now.Before(s.retryAt)) {
 		return nil, nil
 	}
@@ -595,7 +595,7 @@ func (w *webhookWorker) take(a *attempt) {
 	w.release(a)
 	if a.canceled {
 		s := a.sender
-		s.number, s.testing, s.notBefore = -1, 0, w.steady().Add(recordRetry) // its queue is read again, with it
+		s.number, s.testing, s.notBefore = -1, 0, w.monotonic().Add(recordRetry) // its queue is read again, with it
 		w.reloadedAt = time.Time{}
 		return
 	}
@@ -632,7 +632,7 @@ func (w *webhookWorker) finish(cancel context.CancelFunc) {
 // sweep removes deliveries and retries that are no longer kept, in short transactions, at most once each
 // webhookSweep. It is a chore, and may run concurrently with run.
 func (w *webhookWorker) sweep(ctx context.Context) error {
-	now := w.steady()
+	now := w.monotonic()
 	if closerThan(webhookSweep, w.sweptAt, now) {
 		return nil
 	}

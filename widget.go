@@ -17,7 +17,7 @@ const scopeStats = "stats:read"
 func widgetNoun() noun {
 	return noun{
 		name:     "widget",
-		wings:    func(s *server) []wing { return []wing{widgetWing(s), scriptWing(s)} },
+		modules:  func(s *server) []module { return []module{widgetModule(s), scriptModule(s)} },
 		commands: widgetCommands,
 		calls:    widgetRouteCommands,
 		ids:      []idKind{{"WIDGET", "wgt", "widgets", false, nil}},

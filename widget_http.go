@@ -23,11 +23,11 @@ type widgetAPI struct {
 	stats    *statsMemory
 }
 
-func widgetWing(s *server) wing {
+func widgetModule(s *server) module {
 	a := &widgetAPI{server: s, widgets: newCache[string, *widget](1_000),
 		stats: &statsMemory{server: s, exact: newCache[statsKey, taggedBody](maxKeptStats),
 			recent: map[statsKey]*recentStats{}}}
-	return wing{routes: []route{
+	return module{routes: []route{
 		{pattern: "POST /widget/events", origin: originRequired, beacon: true, creates: true, bucket: bucketWidgets,
 			repeatable: 10 * time.Minute, ownAddress: "events", refuses: "widget_not_found",
 			answers:  answerForm{empty: 204},
@@ -73,7 +73,7 @@ func (a *widgetAPI) limitEvents(c *call, w *widget, events int) error {
 	if w != nil && w.AccountID == c.origin.account {
 		limit, n, rate = "events "+w.ID, events, a.visitorRate
 	}
-	v := a.addressBuckets.takeSome(limit+" "+a.address(c.request), rate, n, 0, a.steady())
+	v := a.addressBuckets.takeSome(limit+" "+a.address(c.request), rate, n, 0, a.monotonic())
 	return errOver(v, limitNamed(addressLimit, rate), "Too many events from this address.")
 }
 
@@ -196,7 +196,7 @@ func (a *widgetAPI) oneWidgetStats(
 		key.withOrders, key.withPages = true, q.picture == ""
 	}
 	read := func() (taggedBody, string, error) {
-		if err := a.enter(ctx, c); err != nil {
+		if err := a.acquireSlot(ctx, c); err != nil {
 			return taggedBody{}, "", err
 		}
 		report, err := reportWidget(a.store.within(ctx), w, q.statsRange, key.withOrders, key.withPages)
@@ -222,11 +222,11 @@ func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsQuery, of
 	if c.caller == nil {
 		return taggedBody{}, errStatsOfNone
 	}
-	if err := a.enter(ctx, c); err != nil {
+	if err := a.acquireSlot(ctx, c); err != nil {
 		return taggedBody{}, err
 	}
 	if !c.isCommand() {
-		of = c.oneOwner(of)
+		of = c.narrowToOne(of)
 	}
 	report, err := reportWidgets(a.store.within(ctx), of, q.statsRange)
 	if err != nil {
@@ -417,7 +417,7 @@ func (m *statsMemory) recall(ctx context.Context, key statsKey) (body taggedBody
 		case <-ctx.Done():
 			return body, false
 		}
-		if r.err == nil && m.steady().Sub(r.at) < statsAge {
+		if r.err == nil && m.monotonic().Sub(r.at) < statsAge {
 			return r.taggedBody, true
 		}
 	}
@@ -426,7 +426,8 @@ func (m *statsMemory) recall(ctx context.Context, key statsKey) (body taggedBody
 
 // read returns what f reads for a caller without a token, see cache.load, and lets others wait for it.
 func (m *statsMemory) read(key statsKey, f func() (taggedBody, string, error)) (taggedBody, error) {
-	r := &recentStats{done: make(chan struct{}), err: errStorage, at: m.steady()} // the error is in case that f panics
+	// the error is in case that f panics
+	r := &recentStats{done: make(chan struct{}), err: errStorage, at: m.monotonic()}
 	defer close(r.done)
 	m.mu.Lock()
 	makeRoom(m.recent, key, maxKeptStats)

@@ -70,9 +70,9 @@ type scriptAPI struct {
 	files atomic.Pointer[map[string]*staticFile] // by path
 }
 
-func scriptWing(s *server) wing {
+func scriptModule(s *server) module {
 	a := &scriptAPI{server: s}
-	return wing{roots: []rootPath{
+	return module{roots: []rootPath{
 		{path: scriptPath, more: a.prepare, open: true, page: true, serve: a.serveScript},
 	}}
 }
