@@ -268,14 +268,14 @@ func baseURLSet(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeNamed(func(t *tx) (string, error) {
+	return e.changeAndName(func(t *tx) (string, error) {
 		t.setBaseURL(base)
 		return "base address " + base + " set", nil
 	})
 }
 
 func baseURLRemove(e *env) error {
-	return e.changeNamed(func(t *tx) (string, error) {
+	return e.changeAndName(func(t *tx) (string, error) {
 		return "base address " + printable(e.args[0]) + " removed",
 			replaced(t.removeBaseURL(e.args[0]), errNotFound, errors.New("that is not an earlier base address: "+
 				"'widgetd base-url show' lists them; the current one can only be replaced"))
@@ -342,7 +342,7 @@ func accountRate(e *env) error {
 // changeAccount runs f in a transaction, and prints the account that the command's first argument names with what
 // is now true of it.
 func (e *env) changeAccount(f func(*tx) error, now string) error {
-	return e.changeNamed(func(t *tx) (string, error) {
+	return e.changeAndName(func(t *tx) (string, error) {
 		if err := f(t); err != nil {
 			return "", err
 		}
@@ -443,7 +443,7 @@ func originAdd(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeNamed(func(t *tx) (string, error) {
+	return e.changeAndName(func(t *tx) (string, error) {
 		before, err := t.originAccount(origin)
 		if err != nil {
 			return "", err
@@ -481,7 +481,7 @@ func originRemove(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeNamed(func(t *tx) (string, error) {
+	return e.changeAndName(func(t *tx) (string, error) {
 		return "origin " + origin + " removed", removeOrigin(t, origin, e.actor())
 	})
 }
@@ -554,7 +554,7 @@ func tokenIssue(e *env) error {
 }
 
 func tokenRevoke(e *env) error {
-	return e.changeNamed(func(t *tx) (string, error) {
+	return e.changeAndName(func(t *tx) (string, error) {
 		r, err := t.token(e.args[0])
 		if err != nil {
 			return "", err
@@ -608,7 +608,7 @@ func checkAccounts(q *queries, _ *keyring, _ time.Time) (faults []string, err er
 	for _, r := range zones {
 		if _, err := loadZone(r.text); err != nil {
 			faults = append(faults, fmt.Sprintf("zone: there is no time zone %q: %s", printable(r.text),
-				toMend(r.table, r.id, "zone")))
+				repairHint(r.table, r.id, "zone")))
 		}
 	}
 	origins, err := q.everyOrigin()
@@ -621,7 +621,7 @@ func checkAccounts(q *queries, _ *keyring, _ time.Time) (faults []string, err er
 			why = "browsers send " + meant
 		}
 		faults = append(faults, fmt.Sprintf("origin: %s never matches: %s: %s", printable(r.text), why,
-			toMend(r.table, r.id, "origin")))
+			repairHint(r.table, r.id, "origin")))
 	}
 	return faults, err
 }
@@ -646,5 +646,5 @@ func checkMainAccount(q *queries) (fault string, err error) {
 		return noMain + "open one with 'widgetd account add NAME', and check again", err
 	}
 	return fmt.Sprintf("%sif it is %q: %s", noMain, printable(accounts[0].Name),
-		toMend("accounts", accounts[0].ID, "is_main")), err
+		repairHint("accounts", accounts[0].ID, "is_main")), err
 }

@@ -18,7 +18,7 @@ func accountModule(s *server) module {
 			return lostTemplate.renderRefusal(ref.code.status, nil)
 		}},
 		sweeps: []func(*tx) (int64, error){func(t *tx) (int64, error) {
-			t.quiet()
+			t.dropsNothing()
 			return t.removeTokens(newStamp(s.keepTokens.before(s.now())), t.limits.swept), nil
 		}},
 	}

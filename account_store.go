@@ -57,7 +57,7 @@ func (q *queries) mainAccount() (id string, err error) {
 
 // accounts returns all accounts, oldest first.
 func (q *queries) accounts() ([]account, error) {
-	return collectShown(q, accountTable.query+`ORDER BY a.id`, nil, accountTable.dest)
+	return collectReadable(q, accountTable.query+`ORDER BY a.id`, nil, accountTable.dest)
 }
 
 // idsNamed returns the ids of the accounts with exactly that name, oldest first.
@@ -219,7 +219,7 @@ var originTable = newTable("origins", "o", func(o *originRow) []field {
 // origins returns all origins, sorted.
 func (q *queries) origins(o owner) ([]originRow, error) {
 	query, args := o.narrow(originTable.query+`WHERE 1`, `o.account_id`)
-	return collectShown(q, query+` ORDER BY o.origin`, args, originTable.dest)
+	return collectReadable(q, query+` ORDER BY o.origin`, args, originTable.dest)
 }
 
 // originAccount returns the account that has an origin, open or closed, or "" if none has it.
@@ -304,15 +304,15 @@ func (t *tx) removeTokens(before stamp, limit int64) int64 {
 		(SELECT id FROM tokens WHERE expires_at < ?1 OR revoked_at < ?1 LIMIT ?2)`, before, limit)
 }
 
-// A neededKey is a key that unexpired device leases, or tokens that are not revoked, are signed with.
-type neededKey struct {
+// A keyInUse is a key that unexpired device leases, or tokens that are not revoked, are signed with.
+type keyInUse struct {
 	kid            string
 	leases, tokens int
 	retired        bool // by 'widgetd key retire', so that nobody expects them to work
 }
 
 // neededKeys returns all such keys but those with these kids. It reads all devices and tokens.
-func (q *queries) neededKeys(but []string, now time.Time) ([]neededKey, error) {
+func (q *queries) neededKeys(but []string, now time.Time) ([]keyInUse, error) {
 	return collect(q, `SELECT s.kid, sum(s.lease), sum(NOT s.lease), EXISTS (
 			SELECT 1 FROM events e WHERE e.type = 'key.retired' AND e.data ->> 'kid' = s.kid)
 		FROM (SELECT lease_kid AS kid, 1 AS lease FROM devices WHERE lease_expires_at > ?1
@@ -321,7 +321,7 @@ func (q *queries) neededKeys(but []string, now time.Time) ([]neededKey, error) {
 			UNION ALL SELECT kid, 0 FROM tokens WHERE expires_at > ?1 AND revoked_at IS NULL
 			UNION ALL SELECT kid, 0 FROM app_tokens WHERE expires_at > ?1 AND revoked_at IS NULL) s
 		WHERE s.kid IS NOT NULL AND s.kid NOT IN (SELECT value FROM json_each(?2)) GROUP BY s.kid`,
-		[]any{newStamp(now), string(encodeJSON(append([]string{}, but...)))}, func(k *neededKey) []any {
+		[]any{newStamp(now), string(encodeJSON(append([]string{}, but...)))}, func(k *keyInUse) []any {
 			return []any{&k.kid, &k.leases, &k.tokens, &k.retired}
 		})
 }

@@ -261,7 +261,7 @@ func keyRetire(e *env) error {
 		if err != nil {
 			return done, err
 		}
-		used := slices.IndexFunc(needed, func(k neededKey) bool { return k.kid == kid })
+		used := slices.IndexFunc(needed, func(k keyInUse) bool { return k.kid == kid })
 		at := slices.IndexFunc(ring.keys, func(k signingKey) bool { return k.kid == kid })
 		switch {
 		case at < 0:
@@ -298,7 +298,7 @@ func lackingKeys(q *queries, keys *keyring, now time.Time) (faults []string, err
 // keyTroubles are those of the key file. Which keys it lacks is looked for by commands only, since that reads every
 // device.
 var keyTroubles = []trouble{
-	{kind: "keys_lacking", urgency: atOnce, one: "a key that tokens or leases need is missing: $id",
+	{kind: "keys_lacking", urgency: rings, one: "a key that tokens or leases need is missing: $id",
 		many: "$n keys that tokens or leases need are missing: $id (and $more more such: 'widgetd check' names all)",
 		outside: func(v *statusView) (occurrence, error) {
 			if v.keys == nil || v.store == nil {

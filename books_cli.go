@@ -112,7 +112,7 @@ func booksAppSet(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeNamed(func(t *tx) (string, error) {
+	return e.changeAndName(func(t *tx) (string, error) {
 		setBooksApp(t, keys, product, app)
 		return "the application for " + withName(product, app.clientID) + " is set", nil
 	})

@@ -387,7 +387,7 @@ func (w *booksWorker) startDue(ctx context.Context) {
 		w.last = id
 		w.start(id, id, func() {
 			if err := w.export(ctx, id); err != nil && ctx.Err() == nil && !errors.Is(err, errBooksConnection) &&
-				!w.store.met.setAside(id, err) {
+				!w.store.faults.leaveOut(id, err) {
 				w.log.Warn(faultBooksExport, "error", err)
 			}
 		})
@@ -410,7 +410,7 @@ func (w *booksWorker) export(ctx context.Context, connectionID string) error {
 	var all error
 	for _, id := range due {
 		goOn, err := round.advance(ctx, id)
-		if err != nil && !errors.Is(err, errExport) && !w.store.met.setAside(id, err) { // it was removed meanwhile
+		if err != nil && !errors.Is(err, errExport) && !w.store.faults.leaveOut(id, err) { // it was removed meanwhile
 			all = errors.Join(all, err)
 		}
 		if !goOn || ctx.Err() != nil || w.held() {

@@ -113,7 +113,7 @@ func (q *queries) usedBookConnection(o owner, id string) (*bookConnection, error
 // one for each product.
 func (q *queries) bookConnections(o owner) ([]*bookConnection, error) {
 	query, args := o.narrow(bookConnectionTable.query+`WHERE b.removed_at IS NULL`, `b.account_id`)
-	return collectShown(q, query+` ORDER BY b.id DESC`, args, bookConnectionTable.destNew)
+	return collectReadable(q, query+` ORDER BY b.id DESC`, args, bookConnectionTable.destNew)
 }
 
 // connectionWithBooks returns the connection of an account with a product that is in use, nil: there is none.
@@ -290,7 +290,7 @@ type exportFilter struct {
 // bookExports returns a page of exports, newest first, starting after the id before ("" for the newest). An
 // account has only a few for each business day and product, which bounds how many rows are read.
 func (q *queries) bookExports(f exportFilter, before string, limit int) (listPage[*bookExport], error) {
-	list := exportTable.ofOwner(f.owner)
+	list := exportTable.whereOwner(f.owner)
 	if f.connectionID != "" {
 		list.filter(` AND x.connection_id = ?`, f.connectionID)
 	}
@@ -370,7 +370,7 @@ func (q *queries) dueConnections(now stamp, limit int) (ids []string, err error)
 			WHERE x.connection_id = b.id AND x.due_at IS NOT NULL
 			AND x.id NOT IN (SELECT value FROM json_each(?3))) AS due`+fromUsedBooks+`)
 		WHERE due <= ?1 AND id NOT IN (SELECT value FROM json_each(?3)) ORDER BY due LIMIT ?2`,
-		now, limit, q.met.setAsideIDs())
+		now, limit, q.faults.leftOutIDs())
 }
 
 // dueExports returns up to limit exports of a connection that are due at now and were not set aside, the earliest days
@@ -379,7 +379,7 @@ func (q *queries) dueExports(connectionID string, now stamp, limit int) (ids []s
 	return q.texts(`SELECT x.id FROM books_exports x WHERE x.connection_id = ? AND x.due_at <= ?
 		AND x.id NOT IN (SELECT value FROM json_each(?))
 		ORDER BY x.payout_id IS NOT NULL, x.date, x.currency, x.revision LIMIT ?`,
-		connectionID, now, q.met.setAsideIDs(), limit)
+		connectionID, now, q.faults.leftOutIDs(), limit)
 }
 
 // unsentDays returns up to limit business days, from one date up to but not including another, the earliest first,
@@ -410,7 +410,7 @@ func (q *queries) unsentDays(
 // sendingConnections returns the connections that send days or payouts automatically and can be read, of accounts that
 // are open.
 func (q *queries) sendingConnections() ([]*bookConnection, error) {
-	return collectShown(q, `SELECT `+bookConnectionTable.columns+fromUsedBooks+`
+	return collectReadable(q, `SELECT `+bookConnectionTable.columns+fromUsedBooks+`
 		AND (b.send_from IS NOT NULL OR b.payouts_from IS NOT NULL) AND b.organisation_id IS NOT NULL`, nil,
 		bookConnectionTable.destNew)
 }
@@ -487,7 +487,7 @@ var booksTroubles = []trouble{
 
 // openBooks returns the connections in use of all accounts that are open, oldest first.
 func (q *queries) openBooks() ([]*bookConnection, error) {
-	return collectShown(q, `SELECT `+bookConnectionTable.columns+fromUsedBooks+` ORDER BY b.id`, nil,
+	return collectReadable(q, `SELECT `+bookConnectionTable.columns+fromUsedBooks+` ORDER BY b.id`, nil,
 		bookConnectionTable.destNew)
 }
 

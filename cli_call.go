@@ -502,7 +502,7 @@ func (e *env) explain(err error) error {
 			text := fmt.Sprintf("not found: 'widgetd %s' prints what there is", c.name)
 			if len(e.args) > 0 && len(e.args[0]) < 26 { // no whole id
 				text += fmt.Sprintf("; ends of ids have at least %d symbols, of orders of the last 7 days %d",
-					leastIDEnd, leastSaidEnd)
+					leastIDEnd, leastShortEnd)
 			}
 			return errors.New(text)
 		}

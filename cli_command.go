@@ -314,7 +314,7 @@ func (e *env) withStore(f func(*store) error) error {
 	err = withNextStep(f(st))
 	e.opened = nil
 	if err == nil {
-		for _, row := range st.met.rowsMet() {
+		for _, row := range st.faults.rowsMet() {
 			e.note("rows of %s can't be read and were left out, such as %s (%s): run 'widgetd check'\n",
 				row.table, cmp.Or(row.id, "one"), row.cause)
 		}
@@ -357,8 +357,8 @@ func changed[T any](e *env, f func(*tx) (T, error)) (result T, err error) {
 	return result, err
 }
 
-// changeNamed is change for a command that has no result. f returns the line that names what was changed; see done.
-func (e *env) changeNamed(f func(*tx) (string, error)) error {
+// changeAndName is change for a command that has no result. f returns the line that names what was changed; see done.
+func (e *env) changeAndName(f func(*tx) (string, error)) error {
 	line, err := changed(e, f)
 	if err != nil {
 		return err

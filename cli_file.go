@@ -347,7 +347,7 @@ func (e *env) eraseFromWAL(st *store, what string, erased int64) (note string, c
 	default:
 		note = what + " is neither in the database file nor in its write-ahead log any more; " + backups
 	}
-	if copies = append(upgradeCopies(st.path), asideOf(realPath(st.path))...); len(copies) > 0 {
+	if copies = append(upgradeCopies(st.path), movedAsideOf(realPath(st.path))...); len(copies) > 0 {
 		note += "; copies that were written before an upgrade or a restore still hold it, so remove them: " +
 			strings.Join(copies, ", ")
 	}

@@ -285,7 +285,7 @@ func (e *env) resolveID(word, typed string) (string, error) {
 		if whole := strings.ToLower(typed); validID(kind.prefix, whole) {
 			return whole, nil
 		}
-		if kind.named != nil {
+		if kind.search != nil {
 			ends = "several ids or keys end"
 		}
 		ids, err := e.idsMeant(kind, typed)
@@ -314,13 +314,13 @@ func (e *env) idsMeant(kind idKind, typed string) (ids []string, err error) {
 	if len(end) < leastIDEnd {
 		from = firstID(kind.prefix, e.now().Add(-recentIDs))
 	}
-	ends := len(end) >= leastIDEnd || end != "" && kind.said
-	if !ends && kind.named == nil {
+	ends := len(end) >= leastIDEnd || end != "" && kind.short
+	if !ends && kind.search == nil {
 		return nil, nil
 	}
 	err = e.withStore(func(st *store) (err error) {
-		if kind.named != nil {
-			ids, err = kind.named(st.queries, typed)
+		if kind.search != nil {
+			ids, err = kind.search(st.queries, typed)
 		}
 		if err != nil || !ends {
 			return err

@@ -27,11 +27,11 @@ func eventModule(s *server) module {
 			refuses: "cursor_unknown events_expired", endpoint: owned(s, a.readEventQuery, a.listEvents)}},
 		sweeps: []func(*tx) (int64, error){
 			func(t *tx) (int64, error) {
-				t.quiet()
+				t.dropsNothing()
 				return t.removeEvents(oldest(), t.limits.swept), nil
 			},
 			func(t *tx) (n int64, err error) {
-				t.quiet()
+				t.dropsNothing()
 				n, swept, err = t.removeEventsAfter(swept, oldest(), t.limits.swept)
 				return n, err
 			},

@@ -257,7 +257,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 	s.kinds = troublesOf(of)
 	s.startClock()
 	s.outbound.blocked = st.waits
-	st.met.tellOf(func(row *unreadableRow) { // past the repeatFilter, which would count the tables together
+	st.faults.onUnreadable(func(row *unreadableRow) { // past the repeatFilter, which would count the tables together
 		log.Warn("a row can't be read: lists leave it out, and what needs it fails: run 'widgetd check'",
 			"table", row.table, "id", row.id, "error", row.cause)
 	})

@@ -89,7 +89,7 @@ func (a *leadAPI) createLead(ctx context.Context, c *call, of owner, r *leadRequ
 		return nil, err
 	}
 	return create(ctx, a.server, c, func(t *tx) (*leadReceipt, error) {
-		t.quiet()
+		t.dropsNothing()
 		if c.caller != nil {
 			if err := t.openAccount(l.AccountID); err != nil {
 				return nil, err

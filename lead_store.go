@@ -146,9 +146,9 @@ func (q *queries) leadsOfAddress(o owner, email string) (numbers []int64, err er
 
 // blankLeads overwrites the personal data in leads, in place: the values that it writes have the same length.
 func (t *tx) blankLeads(numbers []int64) int64 {
-	return t.exec(`UPDATE leads SET email = `+blanked("email", "x")+`, source = `+blanked("source", "x")+`,
-		page = '/' || substr(`+blanked("page", "x")+`, 2),
-		fields = '{' || substr(`+blanked("fields", " ")+`, 3) || '}' WHERE seq IN (SELECT value FROM json_each(?))`,
+	return t.exec(`UPDATE leads SET email = `+fillerOf("email", "x")+`, source = `+fillerOf("source", "x")+`,
+		page = '/' || substr(`+fillerOf("page", "x")+`, 2),
+		fields = '{' || substr(`+fillerOf("fields", " ")+`, 3) || '}' WHERE seq IN (SELECT value FROM json_each(?))`,
 		string(encodeJSON(numbers)))
 }
 

@@ -155,7 +155,7 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 		return nil
 	}
 	err := a.store.update(ctx, func(t *tx) error {
-		t.quiet()
+		t.dropsNothing()
 		t.countLegacy(counts)
 		return nil
 	})

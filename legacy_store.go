@@ -23,7 +23,7 @@ func (t *tx) countLegacy(calls []legacyCall) {
 // legacyCalls returns the counts of an owner's calls, the latest day first.
 func (q *queries) legacyCalls(o owner) ([]legacyCall, error) {
 	query, args := o.narrow(`SELECT day, path, caller, calls, last_at FROM legacy_calls WHERE 1`, `caller`)
-	return collectShown(q, query+` ORDER BY day DESC, calls DESC`, args,
+	return collectReadable(q, query+` ORDER BY day DESC, calls DESC`, args,
 		func(c *legacyCall) []any { return []any{&c.Day, &c.Path, &c.Caller, &c.Calls, &c.LastAt} })
 }
 
@@ -37,7 +37,7 @@ type legacyCaller struct {
 // legacyCallers returns up to limit callers of legacy paths since a UTC day, those with the most
 // calls first.
 func (q *queries) legacyCallers(day string, limit int) ([]legacyCaller, error) {
-	return collectShown(q, `SELECT coalesce(a.name, c.caller), sum(c.calls), max(c.last_at)
+	return collectReadable(q, `SELECT coalesce(a.name, c.caller), sum(c.calls), max(c.last_at)
 		FROM legacy_calls c LEFT JOIN accounts a ON a.id = c.caller
 		WHERE c.day >= ? GROUP BY c.caller ORDER BY 2 DESC, 1 LIMIT ?`, []any{day, limit},
 		func(c *legacyCaller) []any { return []any{&c.Caller, &c.Calls, &c.LastAt} })

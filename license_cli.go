@@ -352,7 +352,7 @@ const routeOfDevices = "GET /licenses/{id}/devices"
 // changeDevice makes a command that calls f with the device that it names, and its licence. did says what f does.
 func changeDevice(did string, f func(t *tx, l *license, d *device, actor string)) func(*env) error {
 	return func(e *env) error {
-		return e.changeNamed(func(t *tx) (string, error) {
+		return e.changeAndName(func(t *tx) (string, error) {
 			d, err := t.deviceByID(anyAccount, e.args[0])
 			if err != nil {
 				return "", err

@@ -452,7 +452,7 @@ func refuseForSeatLimit(t *tx, l *license, d *device) error {
 	if d.wasReplaced() {
 		detail = "Another device has replaced this one, and no other seat is free."
 	}
-	return keep(&refusal{code: codeSeatLimit, detail: detail,
+	return commitAnyway(&refusal{code: codeSeatLimit, detail: detail,
 		members: []extraMember{{"seats", seatsOf(l)}, {"devices", append([]*device{}, holders...)}}})
 }
 
@@ -548,7 +548,7 @@ func recordSeen(t *tx, keys *keyring, r *deviceRequest) (f finding, err error) {
 		return f, err
 	}
 	l, d, before := f.license, f.device, *f.device
-	t.only(l.ID)
+	t.dropsOnly(l.ID)
 	d.LastSeenAt = t.now
 	d.AppVersion = cmp.Or(r.appVersion, d.AppVersion)
 	recordPresentedSeq(t, l, d, r.token)

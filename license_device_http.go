@@ -297,7 +297,7 @@ func (a *deviceAPI) giveSeat(ctx context.Context, c *call, r *deviceRequest) (*a
 	c.stillTrue = func(t *tx, answer []byte) (bool, error) { return r.stillActivated(t, keys, answer) }
 	var seat finding
 	res, err := create(ctx, a.server, c, func(t *tx) (_ *activation, err error) {
-		t.only(f.license.ID)
+		t.dropsOnly(f.license.ID)
 		if seat, err = activateDevice(t, keys, r); err != nil {
 			return nil, err
 		}
@@ -528,7 +528,7 @@ func (a *deviceAPI) deactivateLicense(ctx context.Context, c *call, r *deviceReq
 		if err != nil {
 			return res, err
 		}
-		t.only(f.license.ID)
+		t.dropsOnly(f.license.ID)
 		res.OK = true
 		switch {
 		case f.license.keyRetired(t.now.Time):
@@ -566,7 +566,7 @@ func (s *server) releaseDevice(ctx context.Context, c *call, of owner, _ noMembe
 		return nil, err
 	}
 	return noContent, s.store.update(ctx, func(t *tx) error {
-		t.only(l.ID)
+		t.dropsOnly(l.ID)
 		d, err := t.device(l.ID, c.in.pathValue("device_id"))
 		if err != nil || d.State != deviceActive {
 			none := &refusal{code: codeNotFound, detail: "The licence has no such device."}

@@ -200,7 +200,7 @@ func checkTransferLimit(t *tx, f *finding) error {
 	if !next.IsZero() {
 		detail += " Another can be activated at " + next.String() + "."
 	}
-	return keep(&refusal{code: codeTransferLimit, detail: detail, members: []extraMember{{"transfers", struct {
+	return commitAnyway(&refusal{code: codeTransferLimit, detail: detail, members: []extraMember{{"transfers", struct {
 		transfers
 		NextAt stamp `json:"next_at"` // null: not before a seat is given up
 	}{*transfersOf(l), next}}}})

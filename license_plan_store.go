@@ -21,7 +21,7 @@ func (q *queries) planInUse(o owner, id string) (*plan, error) {
 
 // plans returns a page of an owner's plans, newest first, retired ones included.
 func (q *queries) plans(o owner, before string, limit int) (listPage[*plan], error) {
-	return planTable.page(q, planTable.ofOwner(o), before, limit)
+	return planTable.page(q, planTable.whereOwner(o), before, limit)
 }
 
 // countPlans returns how many plans of an account are not retired. It reads no others.
@@ -38,7 +38,7 @@ func (t *tx) savePlan(p *plan, columns string) {
 // licensesOfPlan returns up to limit licences that were made from a plan, revoked ones included, in the order of
 // their ids, starting after the id after. However many there are of it or of others, it reads only these.
 func (q *queries) licensesOfPlan(planID, after string, limit int) (page []planLicense, err error) {
-	err = eachShown(q, licenseTable.query+`WHERE l.plan_id = ? AND l.id > ? ORDER BY l.id LIMIT ?`,
+	err = eachReadable(q, licenseTable.query+`WHERE l.plan_id = ? AND l.id > ? ORDER BY l.id LIMIT ?`,
 		[]any{planID, after, limit}, licenseTable.destNew, func(l **license, bad *unreadableRow) error {
 			if bad != nil {
 				page = append(page, planLicense{bad.id, nil})

@@ -72,7 +72,7 @@ const statusOfLicense = `CASE
 
 // licenses returns a page of licences, newest first, starting after the id before ("" for the newest).
 func (q *queries) licenses(f licenseFilter, before string, limit int) (p listPage[*license], err error) {
-	list := licenseTable.ofOwner(f.owner)
+	list := licenseTable.whereOwner(f.owner)
 	filter := func(given bool, condition string, arg any) {
 		if given {
 			list.filter(` AND `+condition, slices.Repeat([]any{arg}, strings.Count(condition, "?"))...)

@@ -94,13 +94,13 @@ func troublesOf(of []noun) []trouble {
 type urgency string
 
 const (
-	atOnce   urgency = "rings" // also at night: a telephone rings
+	rings    urgency = "rings" // also at night: a telephone rings
 	sameDay  urgency = "day"
 	whenSeen urgency = "told" // when somebody looks
 )
 
 // urgencies are all of them, the highest first.
-var urgencies = []urgency{atOnce, sameDay, whenSeen}
+var urgencies = []urgency{rings, sameDay, whenSeen}
 
 // An occurrence is what was found of a trouble: how many, and what fills its sentence.
 type occurrence struct {
@@ -258,10 +258,10 @@ type idKind struct {
 	argument string // in the help: "LICENSE"
 	prefix   string // "lic"
 	table    string // whose rows have such ids
-	said     bool   // people say few symbols of an id to each other: leastSaidEnd of one made within recentIDs will do
+	short    bool   // people say few symbols of an id to each other: leastShortEnd of one made within recentIDs will do
 
 	// named returns the ids of the rows that people know by that text, too. It may be nil.
-	named func(q *queries, text string) ([]string, error)
+	search func(q *queries, text string) ([]string, error)
 }
 
 // A rowReader reads every row of a table as the program does, and returns a line for each that it can't; see

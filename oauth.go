@@ -256,7 +256,7 @@ func issueTokens(t *tx, keys *keyring, v tokenVerdict, f oauthForm) (*tokenAnswe
 		if err := endGrant(t, anyAccount, v.by, v.ends, appActor(v.app.ID)); err != nil {
 			return nil, err
 		}
-		return nil, keep(v.refused)
+		return nil, commitAnyway(v.refused)
 	}
 	g, refresh, err := v.grant, "", v.refused
 	switch {

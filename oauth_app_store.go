@@ -200,7 +200,7 @@ func (q *queries) workingApp(id string) (*app, error) {
 // apps returns a page of the applications of an owner that are not removed, newest first, starting after the
 // id before ("" for the newest).
 func (q *queries) apps(o owner, before string, limit int) (listPage[*app], error) {
-	list := appTable.ofOwner(o)
+	list := appTable.whereOwner(o)
 	list.scope(` AND p.removed_at IS NULL`, nil)
 	return appTable.page(q, list, before, limit)
 }

@@ -61,7 +61,7 @@ func (q *queries) grant(o owner, id string) (*grant, error) {
 // grants returns a page of the grants for the accounts of an owner that have not ended, newest first, starting
 // after the id before ("" for the newest). With ended it returns those that have, too.
 func (q *queries) grants(o owner, ended bool, before string, limit int) (listPage[*grant], error) {
-	list := grantTable.ofOwner(o)
+	list := grantTable.whereOwner(o)
 	switch {
 	case ended:
 	case o.every:
@@ -76,7 +76,7 @@ func (q *queries) grants(o owner, ended bool, before string, limit int) (listPag
 // newest grants, starting after the application whose newest grant has the id before ("" for the first page): of each
 // all grants that have not ended, newest first, of which there are at most maxGrants.
 func (q *queries) connectedApps(o owner, before string, limit int) (p listPage[[]grant], err error) {
-	list := grantTable.ofOwner(o)
+	list := grantTable.whereOwner(o)
 	list.scope(` AND g.ended_at IS NULL`, nil)
 	list.filter(` AND NOT EXISTS (SELECT 1 FROM grants n WHERE n.app_id = g.app_id AND n.account_id = g.account_id
 		AND n.ended_at IS NULL AND n.id > g.id)`)
@@ -182,7 +182,7 @@ func oauthSweeps(ended func(now time.Time) time.Time) []func(*tx) (int64, error)
 		{`apps`, `id`, `kind = 'document' AND updated_at < ?` + unused, ended},
 	} {
 		sweeps = append(sweeps, func(t *tx) (int64, error) {
-			t.quiet()
+			t.dropsNothing()
 			return t.exec(`DELETE FROM `+rows.table+` WHERE `+rows.key+` IN (SELECT `+rows.key+` FROM `+rows.table+
 				` WHERE `+rows.over+` LIMIT ?)`, newStamp(rows.at(t.now.Time)), t.limits.swept), nil
 		})

@@ -347,7 +347,7 @@ func (s *server) createOrder(ctx context.Context, c *call, of owner, r *newOrder
 		return ok, err
 	}
 	made, err := create(ctx, s, c, func(t *tx) (*createdOrder, error) {
-		t.quiet()
+		t.dropsNothing()
 		o := r.order
 		o.Lines = slices.Clone(o.Lines)
 		o.AccountID = by.account
@@ -493,7 +493,7 @@ func (s *server) getOrder(_ context.Context, c *call, of owner, _ noMembers) (*o
 // decide runs f in a transaction, and answers with what became of the order that it returns.
 func (s *server) decide(ctx context.Context, c *call, f func(t *tx) (*order, error)) (*order, error) {
 	return enact(ctx, s, c, func(t *tx) (*order, error) {
-		t.quiet()
+		t.dropsNothing()
 		o, err := f(t)
 		if err != nil {
 			return nil, err
@@ -653,7 +653,7 @@ func (s *server) refundOrder(ctx context.Context, c *call, of owner, r *newRefun
 		return err == nil, err
 	}
 	return create(ctx, s, c, func(t *tx) (*refundAnswer, error) {
-		t.quiet()
+		t.dropsNothing()
 		w := *r
 		w.once = !c.hasIdempotencyKey() && !c.forced
 		o, f, err := refundOrder(t, of, c.id(), w, actorToken(c))

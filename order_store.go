@@ -123,7 +123,7 @@ type orderFilter struct {
 
 // orders returns a page of orders, newest first, starting after the id before ("" for the newest).
 func (q *queries) orders(f orderFilter, before string, limit int) (listPage[*order], error) {
-	list := orderTable.ofOwner(f.owner)
+	list := orderTable.whereOwner(f.owner)
 	list.from = f.ids.from
 	if f.state != "" && f.reference == "" && !f.owner.every { // of a range of ids, SQLite would read all states
 		list.columns += ` INDEXED BY orders_state`
@@ -175,7 +175,7 @@ type refundFilter struct {
 // refunds returns a page of refunds as callers see them, newest first, starting after the id before ("" for the
 // newest).
 func (q *queries) refunds(f refundFilter, before string, limit int) (listPage[*listedRefund], error) {
-	list := listedRefundTable.ofOwner(f.owner)
+	list := listedRefundTable.whereOwner(f.owner)
 	list.from = f.ids.from
 	if f.state != "" {
 		list.filter(` AND f.state = ?`, f.state)
@@ -191,13 +191,14 @@ func (q *queries) refunds(f refundFilter, before string, limit int) (listPage[*l
 // were not set aside.
 func (t *tx) overdueOrders(limit int64) ([]string, error) {
 	return t.texts(`SELECT id FROM orders WHERE state = 'open' AND closing IS NULL AND expires_at <= ?
-		AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY expires_at LIMIT ?`, t.now, t.met.setAsideIDs(), limit)
+		AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY expires_at LIMIT ?`,
+		t.now, t.faults.leftOutIDs(), limit)
 }
 
 // unacceptedOrders returns the ids of up to limit authorised orders that were not accepted in time, nor set aside.
 func (t *tx) unacceptedOrders(limit int64) ([]string, error) {
 	return t.texts(`SELECT id FROM orders WHERE state = 'authorized' AND accept_by <= ?
-		AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY accept_by LIMIT ?`, t.now, t.met.setAsideIDs(), limit)
+		AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY accept_by LIMIT ?`, t.now, t.faults.leftOutIDs(), limit)
 }
 
 // addCustomer inserts the guest of an order.
@@ -239,7 +240,7 @@ func unreadableGuests(q *queries) ([]string, error) {
 // paymentsByID returns the attempts with these ids, in any order, and the faults of those that can't be read, by id.
 func (q *queries) paymentsByID(ids []string) (all []payment, unreadable map[string]*unreadableRow, err error) {
 	unreadable = map[string]*unreadableRow{}
-	err = eachShown(q, `SELECT `+paymentTable.columns+` FROM json_each(?) j CROSS JOIN payments p ON p.id = j.value`,
+	err = eachReadable(q, `SELECT `+paymentTable.columns+` FROM json_each(?) j CROSS JOIN payments p ON p.id = j.value`,
 		[]any{string(encodeJSON(ids))}, paymentTable.dest, func(p *payment, bad *unreadableRow) error {
 			if bad != nil {
 				unreadable[bad.id] = bad
@@ -274,10 +275,10 @@ func (t *tx) blankGuests(orderIDs []string) {
 		accept_by = iif(wanted_at IS NULL OR ended_at IS NULL, accept_by, created_at),
 		ready_at = iif(wanted_at IS NULL OR ended_at IS NULL OR ready_at IS NULL, ready_at, accepted_at),
 		expires_at = iif(wanted_at IS NULL OR pay = 'online' OR ended_at IS NULL, expires_at, created_at),
-		reject_text = `+blanked("reject_text", "x")+personalOrders, ids)
-	t.exec(`UPDATE order_customers SET name = `+blanked("name", "x")+`, phone = `+blanked("phone", "x")+`,
-		note = `+blanked("note", "x")+`, language = `+blanked("language", "x")+`,
-		fulfilment = '{"":"' || substr(`+blanked("fulfilment", "x")+`, 8) || '"}'
+		reject_text = `+fillerOf("reject_text", "x")+personalOrders, ids)
+	t.exec(`UPDATE order_customers SET name = `+fillerOf("name", "x")+`, phone = `+fillerOf("phone", "x")+`,
+		note = `+fillerOf("note", "x")+`, language = `+fillerOf("language", "x")+`,
+		fulfilment = '{"":"' || substr(`+fillerOf("fulfilment", "x")+`, 8) || '"}'
 		WHERE order_id IN (SELECT value FROM json_each(?))`, ids)
 }
 

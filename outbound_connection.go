@@ -35,7 +35,7 @@ func (c *connector) off() bool { return c.idle != nil && c.idle() }
 // update is store.update for changes of rows that are never cached.
 func (c *connector) update(ctx context.Context, f func(*tx) error) error {
 	return c.store.update(ctx, func(t *tx) error {
-		t.quiet()
+		t.dropsNothing()
 		return f(t)
 	})
 }

@@ -656,7 +656,7 @@ func (w *paymentWorker) startDue(ctx context.Context) {
 			limited, cancel := context.WithTimeout(ctx, settleLimit)
 			defer cancel()
 			if err := w.settle(limited, d.id); err != nil && ctx.Err() == nil && !errors.Is(err, errNotFound) &&
-				!w.store.met.setAside(d.id, err) {
+				!w.store.faults.leaveOut(d.id, err) {
 				w.log.Warn(faultSettle, "error", err)
 			}
 		})

@@ -103,7 +103,7 @@ func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
 		FROM (`+due+` LIMIT ?2) UNION `+due+` DESC LIMIT ?2)) d
 		CROSS JOIN payments p ON p.id = d.id CROSS JOIN payment_connections c ON c.id = p.connection_id
 		ORDER BY p.due_at`,
-		[]any{now, limit, q.met.setAsideIDs()}, func(d *duePayment) []any {
+		[]any{now, limit, q.faults.leftOutIDs()}, func(d *duePayment) []any {
 			return []any{&d.id, &d.connectionID, &d.live, &d.polls}
 		})
 }
@@ -225,7 +225,7 @@ func (q *queries) usedConnections(accountID string) ([]*paymentConnection, error
 // paymentConnections returns the connections of an owner that can be read, in use and removed, newest first.
 func (q *queries) paymentConnections(o owner) ([]*paymentConnection, error) {
 	query, args := o.narrow(paymentConnectionTable.query+`WHERE 1`, `c.account_id`)
-	return collectShown(q, query+` ORDER BY c.id DESC`, args, paymentConnectionTable.destNew)
+	return collectReadable(q, query+` ORDER BY c.id DESC`, args, paymentConnectionTable.destNew)
 }
 
 // addPaymentConnection inserts a connection. If the account has one of that provider in use, isDuplicate is true
@@ -379,10 +379,10 @@ var paymentTroubles = []trouble{
 		advice: ", the first at $since: 'widgetd order capture $id', or cancel it", span: endingNotice,
 		query: `SELECT capture_before AS since, order_id AS id FROM (` + oldestLive + ` LIMIT ?3)
 			WHERE capture_before < ?2`},
-	{kind: "payments_late", urgency: atOnce, money: true, one: "$n payment waits", many: "$n payments wait",
+	{kind: "payments_late", urgency: rings, money: true, one: "$n payment waits", many: "$n payments wait",
 		advice: " too long for the provider, since $since: see the log", span: -time.Minute,
 		query: `SELECT due_at AS since, id FROM payments WHERE due_at < ?2`},
-	{kind: "payment_keys_refused", urgency: atOnce, money: true,
+	{kind: "payment_keys_refused", urgency: rings, money: true,
 		one:    "$n payment connection has keys that its provider refuses",
 		many:   "$n payment connections have keys that their providers refuse",
 		advice: " since $day: 'widgetd payment $id'", span: keyWait,
@@ -395,7 +395,7 @@ var paymentTroubles = []trouble{
 		query: `SELECT d.opened_at AS since, d.order_id AS id
 			FROM disputes d CROSS JOIN payments p ON p.id = d.payment_id
 			WHERE d.closed_at IS NULL AND d.opened_at <= ?2 AND p.provider <> 'vipps'`}, // see paymentProvider.disputes
-	{kind: "payment_methods_refused", urgency: atOnce, money: true, one: "$n payment method is refused by its provider",
+	{kind: "payment_methods_refused", urgency: rings, money: true, one: "$n payment method is refused by its provider",
 		many:   "$n payment methods are refused by their providers",
 		advice: ", each new payment since $since: 'widgetd payment check' with $id",
 		query: `SELECT r.since AS since, c.id || ' (' || r.method || ', ' || r.count || ' in a row, ' || r.code ||

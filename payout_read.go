@@ -55,7 +55,7 @@ func (w *payoutWorker) startDue(ctx context.Context) {
 			limited, cancel := context.WithTimeout(ctx, payoutLimit)
 			defer cancel()
 			err := w.read(limited, id)
-			if err != nil && limited.Err() == nil && !w.store.met.setAside(id, err) {
+			if err != nil && limited.Err() == nil && !w.store.faults.leaveOut(id, err) {
 				w.log.Warn(faultPayouts, "connection", id, "error", err)
 			}
 		})

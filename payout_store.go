@@ -195,7 +195,7 @@ func (q *queries) duePayouts(now, removedAfter stamp, limit int) ([]string, erro
 		AND (c.removed_at IS NULL OR c.removed_at > ?2 AND NOT EXISTS (SELECT 1 FROM payment_connections u
 			WHERE u.account_id = c.account_id AND u.provider = c.provider AND u.removed_at IS NULL
 			AND u.name = c.name AND u.name <> '')) AND c.id NOT IN (SELECT value FROM json_each(?3))
-		ORDER BY c.payouts_due_at LIMIT ?4`, now, removedAfter, q.met.setAsideIDs(), limit)
+		ORDER BY c.payouts_due_at LIMIT ?4`, now, removedAfter, q.faults.leftOutIDs(), limit)
 }
 
 // saveCursor writes how far the payouts of a connection were read.

@@ -474,7 +474,7 @@ const retriedAtOnce = 100
 // retryRevenue tries to record the orders of the backlog again.
 func retryRevenue(ctx context.Context, st *store) error {
 	_, err := inParts(ctx, st.writer, "", func(t *tx, after string) (last string, more bool, err error) {
-		t.quiet()
+		t.dropsNothing()
 		ids, err := t.backlog(after, retriedAtOnce)
 		for _, id := range ids {
 			last = id

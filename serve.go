@@ -424,7 +424,7 @@ func (s *server) runChores(ctx context.Context) {
 			s.log.Warn("the clock was set", "by", adjustment.String())
 		}
 		s.followClock()
-		s.keepClock(ctx, sweepInterval)
+		s.recordClock(ctx, sweepInterval)
 		for _, c := range s.chores {
 			if s.store.fenced() || c.timeDriven && s.clockDoubted() {
 				continue
@@ -475,7 +475,7 @@ func (s *server) runFinalChores() error {
 			errs = append(errs, c.run(ctx))
 		}
 	}
-	s.keepClock(ctx, time.Second)
+	s.recordClock(ctx, time.Second)
 	return errors.Join(errs...)
 }
 

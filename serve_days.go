@@ -53,7 +53,7 @@ func (c *dayCounter) run(ctx context.Context) error {
 	}
 	added[countFileBytes] = c.store.databaseSize()
 	err := c.store.update(ctx, func(t *tx) error {
-		t.quiet()
+		t.dropsNothing()
 		_, calendar, err := mainCalendar(t.queries)
 		if err == nil {
 			t.addDayCounts(calendar.dateOf(t.exact), added)

@@ -115,8 +115,8 @@ func (s *server) healthReport() *healthReport {
 // reportOf returns the report of the database's health and of every other trouble that health tells of: the first that
 // fails or, if none does, the first that warns.
 func (s *server) reportOf(found *healthProbe) *healthReport {
-	now := s.store.standing()
-	if now.duty == dutyStandby {
+	now := s.store.machineState()
+	if now.role == roleStandby {
 		return &healthReport{Status: healthFail, Version: "1", ReleaseID: buildName(), Output: now.reason,
 			Standby: true, Checks: map[string][]healthProbe{}}
 	}
@@ -365,9 +365,9 @@ func (s *server) followClock() {
 		"by", clockAdjustment(*s.clock.right.Load(), read).String())
 }
 
-// keepClock writes the time to the file if the clock is right, unless the file's time or the last try is less than
+// recordClock writes the time to the file if the clock is right, unless the file's time or the last try is less than
 // later old. A failure is logged.
-func (s *server) keepClock(ctx context.Context, later time.Duration) {
+func (s *server) recordClock(ctx context.Context, later time.Duration) {
 	read := s.readClocks()
 	now := newStamp(read.wall)
 	if s.store.fenced() || s.compareClock(read) != "" || now.Sub(s.clock.seen.Time) < later ||

@@ -148,16 +148,16 @@ func newPeerCall(address string) (peerCall, error) {
 
 // A pairing is what a machine does as one of a pair: it answers the peer and, if it serves, asks it.
 type pairing struct {
-	server  *server
-	self    peerMessage
-	call    peerCall // of one that serves: the standby asks nothing
-	config  string   // of Litestream, on the standby; "": its own default
-	mislaid bool     // no answer ends that this machine waits: it must be promoted
+	server      *server
+	self        peerMessage
+	call        peerCall // of one that serves: the standby asks nothing
+	config      string   // of Litestream, on the standby; "": its own default
+	mustPromote bool     // no answer ends that this machine waits: it must be promoted
 
 	mu        sync.Mutex
 	otherKeys bool      // the key file of the peer had another list of keys at its last question
 	copied    string    // the last transaction that the follower has applied, when it was looked at last
-	behind    time.Time // since when the replica has a later one, or can't be read; zero: it has not
+	lagSince  time.Time // since when the replica has a later one, or can't be read; zero: it has not
 	stalled   bool      // that lasts for followerStalled
 }
 
@@ -192,10 +192,10 @@ func (s *server) joinPair(address string) (*pairing, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pairing{server: s, call: call, mislaid: named.String() != own.String(),
+	p := &pairing{server: s, call: call, mustPromote: named.String() != own.String(),
 		self: peerMessage{Machine: randomText(16), Serves: true, Number: own.Number, Name: own.Name}}
 	p.become(dutyWaiting, reasonSilent)
-	if p.mislaid {
+	if p.mustPromote {
 		p.become(dutyWaiting, reasonMislaid)
 	}
 	s.roots = append(s.roots, rootPath{path: peerPath, page: true, serve: p.answer})
@@ -209,8 +209,8 @@ func (s *server) joinPair(address string) (*pairing, error) {
 func (s *server) standBy(config string) *pairing {
 	p := &pairing{server: s, config: config, self: peerMessage{Machine: randomText(16)}}
 	s.roots = []rootPath{{path: peerPath, serve: p.answer}, {path: "/", serve: s.answerAsStandby}}
-	s.workers = []func(context.Context){p.run, func(ctx context.Context) { every(ctx, time.Second, p.look) }}
-	p.look()
+	s.workers = []func(context.Context){p.run, func(ctx context.Context) { every(ctx, time.Second, p.updateHealth) }}
+	p.updateHealth()
 	return p
 }
 
@@ -228,9 +228,9 @@ func (s *server) answerAsStandby(w *response, r *http.Request) {
 }
 
 // become changes the standing, and logs that.
-func (p *pairing) become(next duty, reason string) {
+func (p *pairing) become(next role, reason string) {
 	switch {
-	case !p.server.store.become(standing{next, reason}):
+	case !p.server.store.become(machineState{next, reason}):
 	case reason == "":
 		p.server.log.Info("the peer leaves the work to this machine", "epoch", p.self.epoch().String())
 	case reason == reasonStandby:
@@ -240,10 +240,10 @@ func (p *pairing) become(next duty, reason string) {
 	}
 }
 
-// learn takes it that the peer serves in the epoch of a message, or has done so at some time. The latest such epoch is
-// kept beside the database: if it is later than this machine's own, nothing is written here any more, by commands
-// neither, also after a restart. What can't be kept is tried again when the peer says it again.
-func (p *pairing) learn(m *peerMessage, keys *keyring) {
+// keepHeard takes it that the peer serves in the epoch of a message, or has done so at some time. The latest such
+// epoch is kept beside the database: if it is later than this machine's own, nothing is written here any more, by
+// commands neither, also after a restart. What can't be kept is tried again when the peer says it again.
+func (p *pairing) keepHeard(m *peerMessage, keys *keyring) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	db, own, said := p.server.store.path, p.self.epoch(), m.epoch()
@@ -255,7 +255,7 @@ func (p *pairing) learn(m *peerMessage, keys *keyring) {
 		return
 	}
 	if p.self.Serves {
-		p.become(dutyFenced, reasonSuperseded)
+		p.become(roleFenced, reasonSuperseded)
 	}
 	if said.outdates(heard) {
 		if err := writeEpochFile(heardPath(db), said); err != nil {
@@ -265,15 +265,15 @@ func (p *pairing) learn(m *peerMessage, keys *keyring) {
 	p.otherKeys = !m.hasKeys(keys)
 }
 
-// look sets what health says of the standby.
-func (p *pairing) look() {
+// updateHealth sets what health says of the standby.
+func (p *pairing) updateHealth() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	reason := reasonStandby
 	if fault := p.fault(); fault != "" {
 		reason += ", and " + fault
 	}
-	p.become(dutyStandby, reason)
+	p.become(roleStandby, reason)
 }
 
 // fault returns what is wrong with the standby; "": nothing. The caller holds p.mu.
@@ -295,17 +295,17 @@ func (p *pairing) fault() string {
 // compare notes whether the copy follows the replica: 'litestream restore -f' may stall in silence (litestream#1515).
 // Its unit starts it again.
 func (p *pairing) compare(ctx context.Context, now time.Time) {
-	copied, newest, err := followed(ctx, p.server.store.path, p.config)
+	copied, newest, err := replicaPosition(ctx, p.server.store.path, p.config)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case ctx.Err() != nil:
 		return
 	case err == nil && newest <= copied:
-		p.behind, p.stalled = time.Time{}, false
-	case copied != p.copied || p.behind.IsZero():
-		p.behind, p.stalled = now, false
-	case now.Sub(p.behind) >= followerStalled:
+		p.lagSince, p.stalled = time.Time{}, false
+	case copied != p.copied || p.lagSince.IsZero():
+		p.lagSince, p.stalled = now, false
+	case now.Sub(p.lagSince) >= followerStalled:
 		p.stalled = true
 		p.server.log.Warn(faultStalled, "copy", copied, "replica", newest, "error", err)
 	}
@@ -323,17 +323,17 @@ func (p *pairing) check(ctx context.Context) {
 		p.server.log.Warn(faultPeer, "error", err)
 		return
 	}
-	p.learn(m, keys)
+	p.keepHeard(m, keys)
 	switch {
-	case p.mislaid:
+	case p.mustPromote:
 	case m.Serves && m.Number == p.self.Number:
 		p.become(dutyWaiting, reasonRivalled)
 	case !m.hasKeys(keys):
-		p.become(dutyAlone, faultKeyLists)
+		p.become(roleAlone, faultKeyLists)
 	case m.Behind:
-		p.become(dutyAlone, reasonBehind)
+		p.become(roleAlone, reasonBehind)
 	default:
-		p.become(dutyAlone, "")
+		p.become(roleAlone, "")
 	}
 }
 
@@ -350,7 +350,7 @@ func (p *pairing) run(ctx context.Context) {
 
 // lookForFollower ends all writing if 'litestream restore -f' was started on the database.
 func (s *server) lookForFollower() {
-	if checkNotFollowed(s.store.path) != nil && s.store.become(standing{dutyFenced, reasonFollowed}) {
+	if checkNotFollowed(s.store.path) != nil && s.store.become(machineState{roleFenced, reasonFollowed}) {
 		s.log.Warn(reasonFollowed)
 	}
 }
@@ -368,7 +368,7 @@ func (p *pairing) answer(w *response, r *http.Request) {
 		asked, text, err = self.answer(keys, r)
 	}
 	if err == nil {
-		p.learn(asked, keys)
+		p.keepHeard(asked, keys)
 		if s.store.fenced() && s.outbound.flying.Load() > 0 {
 			err = errFenced // it asks again: until these calls have ended, it must not do the same
 		}
@@ -383,7 +383,7 @@ func (p *pairing) answer(w *response, r *http.Request) {
 
 // ignorePeer goes on without an answer of the peer until the next start. It reports false if that does not help.
 func (s *server) ignorePeer() bool {
-	if s.store.standing().reason == reasonSilent && s.store.become(standing{}) {
+	if s.store.machineState().reason == reasonSilent && s.store.become(machineState{}) {
 		s.log.Warn("the peer is ignored until the next start")
 	}
 	return !s.store.waits()

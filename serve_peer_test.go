@@ -48,12 +48,12 @@ func (p *pair) startBeside(s *service, f http.HandlerFunc) {
 	s.t.Helper()
 	how := s.server.serverOptions
 	var err error
-	s.store.stands.Store(nil)
+	s.store.state.Store(nil)
 	own, ownErr := s.store.epoch()
 	_, heard, heardErr := epochsBeside(s.store.path)
 	s.check(errors.Join(ownErr, heardErr))
 	if heard.Number > own.Number { // as when it is opened
-		s.store.become(standing{dutyFenced, reasonSuperseded})
+		s.store.become(machineState{roleFenced, reasonSuperseded})
 	}
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), nouns())
 	s.check(err)
@@ -76,7 +76,7 @@ func (p *pair) startBeside(s *service, f http.HandlerFunc) {
 // promoted begins the epoch of that number on a stopped machine.
 func (s *service) promoted(number int64) {
 	s.t.Helper()
-	s.store.stands.Store(nil)
+	s.store.state.Store(nil)
 	e := epoch{Number: number, Name: randomText(6)}
 	s.change(func(t *tx) error {
 		t.setEpoch(e)
@@ -206,7 +206,7 @@ func TestPeer_believesNothingThatItsPeerHasNotAnsweredToThisQuestion(t *testing.
 		if output := p.a.server.healthReport().Output; output != reasonSilent && !proofWaits.MatchString(output) {
 			t.Fatalf("%s is believed: health is %s", name, p.a.health().body)
 		}
-		equal(t, name+": the standing", p.a.store.standing(), standing{dutyWaiting, reasonSilent})
+		equal(t, name+": the standing", p.a.store.machineState(), machineState{dutyWaiting, reasonSilent})
 	}
 	equal(t, "health", p.a.health().text("output"), reasonSilent)
 	p.startBeside(p.a, peer.ServeHTTP)
@@ -586,7 +586,7 @@ func standbyWith(t testing.TB, keys *keyring) *standbyMachine {
 // looks has a standby look at its files, as it does each second.
 func (b *standbyMachine) looks() {
 	b.followKeys(b.keyFile)
-	b.pairing.look()
+	b.pairing.updateHealth()
 }
 
 // says compares what the health of a standby says is wrong.

@@ -62,8 +62,8 @@ const (
 	maxFaultText     = 500              // bytes of what is kept of an error
 )
 
-// A proving is one try to prove that the database can be restored.
-type proving struct {
+// A proofRun is one try to prove that the database can be restored.
+type proofRun struct {
 	*proof
 	env  *env
 	st   *store
@@ -76,12 +76,12 @@ type proving struct {
 
 // prove has restore bring a copy of the database to proving.copy, checks that, and writes down what has come of it. The
 // copy is removed whatever happens.
-func (e *env) prove(what, dir string, restore func(p *proving) error) (*proof, error) {
+func (e *env) prove(what, dir string, restore func(p *proofRun) error) (*proof, error) {
 	_, keys, err := e.loadKeys()
 	if err != nil {
 		return nil, err
 	}
-	p := &proving{proof: &proof{What: what}, env: e, keys: keys, mark: randomText(16)}
+	p := &proofRun{proof: &proof{What: what}, env: e, keys: keys, mark: randomText(16)}
 	err = e.withStore(func(st *store) (err error) {
 		p.st = st
 		if p.db, err = filepath.Abs(st.path); err != nil {
@@ -101,7 +101,7 @@ func (e *env) prove(what, dir string, restore func(p *proving) error) (*proof, e
 }
 
 // try is prove without writing down what has come of it.
-func (p *proving) try(dir string, restore func(p *proving) error) error {
+func (p *proofRun) try(dir string, restore func(p *proofRun) error) error {
 	own, err := openProofDir(dir)
 	if err != nil {
 		return fmt.Errorf("make a directory for the copy: %w", err)
@@ -126,7 +126,7 @@ func (p *proving) try(dir string, restore func(p *proving) error) error {
 }
 
 // judge checks the copy, and that it is of this database as it was when the try began, or later.
-func (p *proving) judge(then [4]int64) error {
+func (p *proofRun) judge(then [4]int64) error {
 	told := p.env.progress("checking what was restored")
 	defer told.end()
 	faults, _, err := inspectFile(p.copy)
@@ -148,7 +148,7 @@ func (p *proving) judge(then [4]int64) error {
 }
 
 // compare compares the restored database with this one, and checks its rows.
-func (p *proving) compare(st *store, then [4]int64) (faults []string, err error) {
+func (p *proofRun) compare(st *store, then [4]int64) (faults []string, err error) {
 	now, err := p.st.rowCounts()
 	if err == nil {
 		err = st.fitsMark(p.What, p.mark, p.in, then, now)
@@ -159,8 +159,8 @@ func (p *proving) compare(st *store, then [4]int64) (faults []string, err error)
 	return p.env.faultsOfRows(st, p.keys)
 }
 
-// needRoom returns an error unless a copy of the database fits on the disk of its directory, and leaves room there.
-func (p *proving) needRoom() error {
+// checkRoom returns an error unless a copy of the database fits on the disk of its directory, and leaves room there.
+func (p *proofRun) checkRoom() error {
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(filepath.Dir(p.copy), &disk); err != nil {
 		return err
@@ -184,7 +184,7 @@ func replicaVerify(e *env) error {
 		}
 		dir = filepath.Dir(inside)
 	}
-	p, err := e.prove(proofReplica, dir, (*proving).fromReplica)
+	p, err := e.prove(proofReplica, dir, (*proofRun).fromReplica)
 	if p != nil && olderLitestream(p.Litestream) {
 		e.note(oldLitestreamText+"\n", printable(p.Litestream))
 	}
@@ -196,7 +196,7 @@ func replicaVerify(e *env) error {
 }
 
 // fromReplica waits until the replica has the mark, and restores it.
-func (p *proving) fromReplica() error {
+func (p *proofRun) fromReplica() error {
 	told := p.env.progress("waiting for the replica")
 	defer told.end()
 	began, socket := p.env.now(), cmp.Or(p.env.str("socket"), litestreamSocket(p.db))
@@ -211,11 +211,11 @@ func (p *proving) fromReplica() error {
 	if err != nil {
 		return fmt.Errorf("what was written does not come to the replica: %w", err)
 	}
-	if err := p.awaitListed(synced.TXID); err != nil {
+	if err := p.waitUntilListed(synced.TXID); err != nil {
 		return err
 	}
 	p.Behind = int64(p.env.now().Sub(began) / time.Second)
-	if err := p.needRoom(); err != nil {
+	if err := p.checkRoom(); err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(p.env.ctx, restoreLimit)
@@ -231,8 +231,8 @@ func (p *proving) fromReplica() error {
 	return nil
 }
 
-// awaitListed waits until the replica of this epoch lists a transaction.
-func (p *proving) awaitListed(txid uint64) error {
+// waitUntilListed waits until the replica of this epoch lists a transaction.
+func (p *proofRun) waitUntilListed(txid uint64) error {
 	limited, cancel := context.WithTimeout(p.env.ctx, replicaLists)
 	defer cancel()
 	for {
@@ -261,7 +261,7 @@ func (e *env) litestreamRestore(to, db string, more ...string) []string {
 
 // litestream runs Litestream, with the epoch that names the replica, and reads the JSON that it prints, behind lines of
 // its log. The error is the last line that it says.
-func (p *proving) litestream(ctx context.Context, answer any, args ...string) error {
+func (p *proofRun) litestream(ctx context.Context, answer any, args ...string) error {
 	out, err := runLitestream(ctx, p.in, args...)
 	if err != nil {
 		return err
@@ -315,9 +315,9 @@ func newestInReplica(ctx context.Context, in epoch, db, config string) (newest s
 	return newest, err
 }
 
-// followed returns the last transaction in a copy that 'litestream restore -f' keeps, and the last one in the replica
-// of the epoch that is named beside it.
-func followed(ctx context.Context, db, config string) (copied, newest string, err error) {
+// replicaPosition returns the last transaction in a copy that 'litestream restore -f' keeps, and the last one in
+// the replica of the epoch that is named beside it.
+func replicaPosition(ctx context.Context, db, config string) (copied, newest string, err error) {
 	text, _ := os.ReadFile(followerPath(db)) // it is not there while the first copy is made
 	copied = string(bytes.TrimSpace(text))
 	named, err := readEpochFile(epochPath(db))
@@ -333,7 +333,7 @@ func followed(ctx context.Context, db, config string) (copied, newest string, er
 // copiedTo returns the last transaction of a copy, or an error unless that is the last one of the replica, too. Then no
 // page of a later one is in it, as while the follower applies one.
 func copiedTo(ctx context.Context, db, config string) (txid string, err error) {
-	copied, newest, err := followed(ctx, db, config)
+	copied, newest, err := replicaPosition(ctx, db, config)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("what the replica has can't be told: %w", err)
@@ -367,7 +367,7 @@ func copyWait(e *env) error {
 
 // versionOfLitestream returns the version of the Litestream that replicates, or if that can't be asked of the program
 // that is installed; "": neither is known.
-func (p *proving) versionOfLitestream(ctx context.Context, socket string) string {
+func (p *proofRun) versionOfLitestream(ctx context.Context, socket string) string {
 	var running struct{ Version string }
 	if p.litestream(ctx, &running, "info", "-json", "-socket", socket) == nil && running.Version != "" {
 		return running.Version

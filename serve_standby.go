@@ -63,7 +63,7 @@ func epochStatus(v *statusView, to *statusReport) error {
 }
 
 // superseded is that the file has heard of a later epoch, whether or not a service holds back for that.
-var superseded = trouble{kind: "epoch_superseded", urgency: atOnce,
+var superseded = trouble{kind: "epoch_superseded", urgency: rings,
 	one: "another machine was promoted: stop this one, and make it the standby",
 	inFile: func(v *statusView) (occurrence, error) {
 		e, err := v.epoch()
@@ -80,8 +80,8 @@ type promotion struct {
 	Peer          string   `json:"peer"`            // what the peer said
 	Check         []string `json:"check"`           // in the span that may be lost
 
-	heard   epoch // see epochsBeside
-	highest int64 // of the epochs that the files beside the database and the peer know
+	peerEpoch epoch // see epochsBeside
+	highest   int64 // of the epochs that the files beside the database and the peer know
 }
 
 // lostChecks say what to look for in the span that may be lost.
@@ -110,7 +110,7 @@ func promoteCommand(e *env) error {
 	}
 	done := &promotion{File: epochPath(db), Check: lostChecks, Peer: "none is named"}
 	if err == nil {
-		err = e.weighPromotion(db, keys, done) // before anything is changed
+		err = e.checkPromotion(db, keys, done) // before anything is changed
 	}
 	if err != nil {
 		return fmt.Errorf("%s was not promoted: %w", db, err)
@@ -122,7 +122,7 @@ func promoteCommand(e *env) error {
 	if _, err := upgradeFile(e.ctx, db, upgradeOptions{now: e.now}); err != nil { // that of a follower may be older
 		return err
 	}
-	st, err := openStore(db, storeOptions{noCheckpoints: true, now: e.now, followed: true})
+	st, err := openStore(db, storeOptions{noCheckpoints: true, now: e.now, replica: true})
 	if err != nil {
 		return err
 	}
@@ -146,14 +146,14 @@ func (e *env) askPeer(keys *keyring) (*peerMessage, error) {
 	return peerMessage{Machine: randomText(16)}.ask(limited, keys, call)
 }
 
-// weighPromotion asks the peer, if one is named, and reads the file, and refuses what takes -force. A file of an older
+// checkPromotion asks the peer, if one is named, and reads the file, and refuses what takes -force. A file of an older
 // schema is judged once it is upgraded.
-func (e *env) weighPromotion(db string, keys *keyring, done *promotion) error {
+func (e *env) checkPromotion(db string, keys *keyring, done *promotion) error {
 	named, heard, err := epochsBeside(db)
 	if err != nil {
 		return err
 	}
-	done.heard, done.highest = heard, max(named.Number, heard.Number)
+	done.peerEpoch, done.highest = heard, max(named.Number, heard.Number)
 	if e.str("peer") != "" {
 		m, err := e.askPeer(keys)
 		switch {
@@ -223,7 +223,7 @@ func (e *env) promote(st *store, keys *keyring, done *promotion) error {
 	if done.LastWrittenAt, err = st.lastWritten(); err != nil {
 		return err
 	}
-	faults, err := e.faultsOfFile(st.queries, done.heard, keys)
+	faults, err := e.faultsOfFile(st.queries, done.peerEpoch, keys)
 	if err := cmp.Or(err, e.unlessForced(faults)); err != nil {
 		return err
 	}

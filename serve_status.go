@@ -61,7 +61,7 @@ type serviceStatus struct {
 	Refusals   []refusalCount `json:"refusals"`    // by problem code, the most first
 	Callers    []callerRow    `json:"callers"`     // of the last hour, the most requests first
 	Troubles   []occurrence   `json:"troubles"`    // that the service itself knows of
-	Damage     *damageMet     `json:"damage"`      // that was met; null: none
+	Damage     *foundDamage   `json:"damage"`      // that was met; null: none
 	Calls      *callsFailing  `json:"calls"`       // that most calls to different hosts fail alike; null: they don't
 	NoRoots    bool           `json:"no_certificates"`
 	Standby    bool           `json:"standby,omitempty"`
@@ -88,7 +88,7 @@ func (s *server) serviceStatus() *serviceStatus {
 	report := s.healthReport()
 	v := &serviceStatus{Version: buildName(), StartedAt: newStamp(s.startedAt), Health: report.Status,
 		Output: report.Output, Clock: s.compareClock(s.readClocks()), Litestream: s.store.noCheckpoints,
-		LastMinute: []routeCount{}, Refusals: []refusalCount{}, Damage: s.store.met.damageMet(),
+		LastMinute: []routeCount{}, Refusals: []refusalCount{}, Damage: s.store.faults.damageMet(),
 		Troubles: s.ownTroubles(),
 		Callers:  append([]callerRow{}, s.metrics.mostCallers(s.monotonic(), statusRows)...), NoRoots: s.noRoots}
 	if v.Standby = report.Standby; v.Standby { // its health fails, so that nobody is sent to it
@@ -122,7 +122,7 @@ func (s *server) startStatus() (stop func()) {
 	})
 	mux.HandleFunc("POST /checked", func(w http.ResponseWriter, r *http.Request) {
 		times, err := strconv.ParseInt(r.FormValue("times"), 10, 64)
-		if err != nil || !s.store.met.checked(times) {
+		if err != nil || !s.store.faults.checked(times) {
 			w.WriteHeader(http.StatusConflict)
 			return
 		}
@@ -332,7 +332,7 @@ func (r *statusReport) readAll(v *statusView, failed error) {
 	all := troublesOf(v.of)
 	for i := range all {
 		t := &all[i]
-		f, err := r.look(v, t, failed)
+		f, err := r.gather(v, t, failed)
 		if r.noteFault(strings.ReplaceAll(t.kind, "_", " "), err); err == nil && f.Count > 0 {
 			r.found = append(r.found, foundTrouble{t, f})
 		}
@@ -340,8 +340,8 @@ func (r *statusReport) readAll(v *statusView, failed error) {
 	sort.SliceStable(r.found, func(i, j int) bool { return compareTroubles(&r.found[i], &r.found[j]) < 0 })
 }
 
-// look looks for a trouble; see trouble.
-func (r *statusReport) look(v *statusView, t *trouble, failed error) (f occurrence, err error) {
+// gather looks for a trouble; see trouble.
+func (r *statusReport) gather(v *statusView, t *trouble, failed error) (f occurrence, err error) {
 	if t.outside != nil {
 		f, err = t.outside(v)
 	}
@@ -456,7 +456,7 @@ var fileTroubles = []trouble{
 		one: "remove what a restore has put aside, once you miss nothing of it: $id",
 		outside: func(v *statusView) (occurrence, error) {
 			db := realPath(v.db)
-			return foundList(append(asideOf(db), besideIn(db, "newer-*")...)), nil
+			return foundList(append(movedAsideOf(db), besideIn(db, "newer-*")...)), nil
 		}},
 }
 
@@ -481,16 +481,16 @@ func backupOlder(never bool) func(v *statusView) (occurrence, error) {
 
 // statusTroubles are those of which the service itself can't tell.
 var statusTroubles = []trouble{
-	{kind: "service_down", urgency: atOnce, one: "the service is not running: start it",
+	{kind: "service_down", urgency: rings, one: "the service is not running: start it",
 		outside: func(v *statusView) (occurrence, error) {
 			return occursIf(v.service == nil && v.failed == nil, stamp{}, "", ""), nil
 		}},
-	{kind: "service_unasked", urgency: atOnce, one: "the service can't be asked: $id",
+	{kind: "service_unasked", urgency: rings, one: "the service can't be asked: $id",
 		outside: func(v *statusView) (occurrence, error) {
 			return occursIf(v.failed != nil, stamp{}, "", fmt.Sprint(v.failed)), nil
 		}},
 	// Of a standby, or of a service of another version.
-	{kind: "service_unwell", urgency: atOnce, one: "health is $what",
+	{kind: "service_unwell", urgency: rings, one: "health is $what",
 		outside: func(v *statusView) (occurrence, error) {
 			s := v.service
 			is := s != nil && s.Health != healthPass
@@ -510,7 +510,7 @@ var statusTroubles = []trouble{
 			}
 			return f, nil
 		}},
-	{kind: "unit_failed", urgency: atOnce, one: "the unit $what has failed: journalctl -u $what",
+	{kind: "unit_failed", urgency: rings, one: "the unit $what has failed: journalctl -u $what",
 		many: "$n units have failed: $what", outside: func(v *statusView) (occurrence, error) {
 			failed := v.env.failedUnits()
 			return occurrence{Count: len(failed), What: strings.Join(failed, ", ")}, nil
@@ -526,7 +526,7 @@ var statusTroubles = []trouble{
 }
 
 // partsUnreadable is that other troubles can't be looked for. Whoever looks for these finds it.
-var partsUnreadable = trouble{kind: unreadableKind, urgency: atOnce, one: "can't be read, so run 'widgetd check': $id"}
+var partsUnreadable = trouble{kind: unreadableKind, urgency: rings, one: "can't be read, so run 'widgetd check': $id"}
 
 // failedUnits returns the units of this program and of Litestream that have failed, with the one that -unit names.
 // Where systemd does not run, nothing else is known.

@@ -15,24 +15,24 @@ var serviceTroubles = []trouble{
 		inService: func(s *server) (occurrence, error) {
 			return occursIf(s.draining.Load(), stamp{}, storageReason(errClosed), ""), nil
 		}},
-	{kind: "pair_superseded", urgency: atOnce, health: healthFail, one: "$what",
+	{kind: "pair_superseded", urgency: rings, health: healthFail, one: "$what",
 		advice:    ": stop this machine, and make it the standby with 'pair follow'",
-		inService: standsAs("pair_superseded")},
-	{kind: "pair_followed", urgency: atOnce, health: healthFail, one: "$what",
-		advice: ": stop that and the service, and restore the file", inService: standsAs("pair_followed")},
-	{kind: "database_fails", urgency: atOnce, health: healthFail, one: "requests fail: $what",
+		inService: findState("pair_superseded")},
+	{kind: "pair_followed", urgency: rings, health: healthFail, one: "$what",
+		advice: ": stop that and the service, and restore the file", inService: findState("pair_followed")},
+	{kind: "database_fails", urgency: rings, health: healthFail, one: "requests fail: $what",
 		advice: ": 'journalctl -u widgetd -n 50'", inService: probeIs(healthFail)},
-	{kind: "damage_written", urgency: atOnce, health: healthFail, one: "damage was met since $since ($id)",
-		advice: damageAdvice, inService: metDamage(true, damageWrittenReason)},
+	{kind: "damage_written", urgency: rings, health: healthFail, one: "damage was met since $since ($id)",
+		advice: damageAdvice, inService: findDamage(true, damageWrittenReason)},
 	{kind: "database_waits", urgency: sameDay, health: healthWarn, one: "$what",
 		advice: ": end the other program's transaction, or look at the disk", inService: probeIs(healthWarn)},
-	{kind: "damage_read", urgency: atOnce, health: healthWarn, one: "damage was met since $since ($id)",
-		advice: damageAdvice, inService: metDamage(false, damageReadReason)},
+	{kind: "damage_read", urgency: rings, health: healthWarn, one: "damage was met since $since ($id)",
+		advice: damageAdvice, inService: findDamage(false, damageReadReason)},
 	{kind: "rows_unreadable", urgency: sameDay, health: healthWarn, one: "$id: what needs it fails or waits",
 		many: "$id: what needs them fails or waits", advice: ": run 'widgetd check'",
 		inService: func(s *server) (f occurrence, err error) {
 			var rows []string
-			for _, row := range s.store.met.rowsMet() {
+			for _, row := range s.store.faults.rowsMet() {
 				rows = append(rows, row.Error())
 			}
 			f = foundList(rows)
@@ -53,7 +53,7 @@ var serviceTroubles = []trouble{
 			_, _, err := v.env.loadKeys()
 			return occursIf(err != nil, stamp{}, "", fmt.Sprint(err)), nil
 		}},
-	{kind: "clock_doubted", urgency: atOnce, health: healthWarn, one: "$what", advice: clockAdvice,
+	{kind: "clock_doubted", urgency: rings, health: healthWarn, one: "$what", advice: clockAdvice,
 		inService: func(s *server) (occurrence, error) {
 			fault := s.compareClock(s.readClocks())
 			return occursIf(fault == clockAhead || fault == clockFarAhead, stamp{}, string(fault), ""), nil
@@ -65,15 +65,15 @@ var serviceTroubles = []trouble{
 		}},
 	unproven("replica_unproven", proofReplica, "run 'widgetd replica verify', or enable widgetd-replica.timer"),
 	unproven("backup_unproven", proofBackup, "look at 'journalctl -u widgetd-backup'"),
-	{kind: "pair_silent", urgency: atOnce, health: healthWarn, one: "$what",
+	{kind: "pair_silent", urgency: rings, health: healthWarn, one: "$what",
 		advice:    ": start the peer, or if it is off for certain, 'widgetd peer ignore'",
-		inService: standsAs("pair_silent")},
-	{kind: "standby_behind", urgency: atOnce, health: healthWarn, one: "$what",
-		advice: ": on the standby 'journalctl -u widgetd-follow'", inService: standsAs("standby_behind")},
-	{kind: "pair_holds", urgency: atOnce, health: healthWarn, one: "$what",
+		inService: findState("pair_silent")},
+	{kind: "standby_behind", urgency: rings, health: healthWarn, one: "$what",
+		advice: ": on the standby 'journalctl -u widgetd-follow'", inService: findState("standby_behind")},
+	{kind: "pair_holds", urgency: rings, health: healthWarn, one: "$what",
 		advice:    ": stop the machine that is not to serve, and 'widgetd promote' on the other",
-		inService: standsAs("pair_holds")},
-	{kind: "requests_fail", urgency: atOnce, one: "$n answer of the last five minutes was an error of the server",
+		inService: findState("pair_holds")},
+	{kind: "requests_fail", urgency: rings, one: "$n answer of the last five minutes was an error of the server",
 		many:   "$n answers of the last five minutes were errors of the server",
 		advice: ", and more than one of fifty: 'journalctl -u widgetd -n 50'",
 		inService: func(s *server) (occurrence, error) {
@@ -83,18 +83,18 @@ var serviceTroubles = []trouble{
 			}
 			return occurrence{Count: int(failed)}, nil
 		}},
-	{kind: "disk_short", urgency: atOnce, one: "the disk of the database has $id left", advice: ": make room",
+	{kind: "disk_short", urgency: rings, one: "the disk of the database has $id left", advice: ": make room",
 		inService: func(s *server) (occurrence, error) {
 			free, known := s.freeDisk()
 			is := known && (free < leastFree || free < s.store.databaseSize()/4)
 			return occursIf(is, stamp{}, "", sizeText(free)), nil
 		}},
-	{kind: "calls_fail", urgency: atOnce, one: callsFailAlike + " since $since $what",
+	{kind: "calls_fail", urgency: rings, one: callsFailAlike + " since $since $what",
 		inService: func(s *server) (occurrence, error) {
 			fault, since := s.outbound.reach.failing()
 			return occursIf(fault != "", newStamp(since), fmt.Sprintf("(%s): %s", fault, callFaults[fault]), ""), nil
 		}},
-	{kind: "no_authorities", urgency: atOnce, one: noRootsText, advice: ": " + callFaults[callUnverified],
+	{kind: "no_authorities", urgency: rings, one: noRootsText, advice: ": " + callFaults[callUnverified],
 		inService: func(s *server) (occurrence, error) { return occursIf(s.noRoots, stamp{}, "", ""), nil }},
 }
 
@@ -107,17 +107,17 @@ const (
 	leastFree   = 200 << 20 // bytes on the disk; a quarter of the database is the least, too
 )
 
-// standsAs finds what a machine of a pair may not do.
-func standsAs(kind string) func(s *server) (occurrence, error) {
+// findState finds what a machine of a pair may not do.
+func findState(kind string) func(s *server) (occurrence, error) {
 	return func(s *server) (occurrence, error) {
-		now := s.store.standing()
+		now := s.store.machineState()
 		return occursIf(now.trouble() == kind, stamp{}, now.reason, ""), nil
 	}
 }
 
 // trouble returns the kind of trouble that a standing is; "": none. A reason that is nowhere named holds the machine,
 // or ends it.
-func (now standing) trouble() string {
+func (now machineState) trouble() string {
 	switch {
 	case now.reason == reasonSilent:
 		return "pair_silent"
@@ -125,7 +125,7 @@ func (now standing) trouble() string {
 		return "standby_behind"
 	case now.reason == reasonFollowed:
 		return "pair_followed"
-	case now.duty == dutyFenced:
+	case now.role == roleFenced:
 		return "pair_superseded"
 	case now.reason != "":
 		return "pair_holds"
@@ -141,10 +141,10 @@ func probeIs(status healthStatus) func(s *server) (occurrence, error) {
 	}
 }
 
-// metDamage finds damage that a write has met, or only reads.
-func metDamage(write bool, reason string) func(s *server) (occurrence, error) {
+// findDamage finds damage that a write came upon, or only reads.
+func findDamage(write bool, reason string) func(s *server) (occurrence, error) {
 	return func(s *server) (occurrence, error) {
-		met := s.store.met.damageMet()
+		met := s.store.faults.damageMet()
 		if met == nil || met.Write != write {
 			return occurrence{}, nil
 		}
@@ -176,7 +176,7 @@ func unproven(kind, place, advice string) trouble {
 
 // proofFailed is that the last try to restore from one place has failed.
 func proofFailed(kind, place string) trouble {
-	return trouble{kind: kind, urgency: atOnce,
+	return trouble{kind: kind, urgency: rings,
 		one: "the last try to restore the " + place + ", at $since, has failed: $id",
 		inFile: func(v *statusView) (occurrence, error) {
 			p, err := v.proofOf(place)

@@ -112,8 +112,8 @@ func (s *service) metricOf(kind string) string {
 }
 
 // stands is the cause of what a machine of a pair may not do.
-func stands(duty duty, reason string) func(s *service) {
-	return func(s *service) { s.store.become(standing{duty, reason}) }
+func stands(duty role, reason string) func(s *service) {
+	return func(s *service) { s.store.become(machineState{duty, reason}) }
 }
 
 // proves is the cause of what a try to restore has come to.
@@ -147,11 +147,11 @@ func holdsBooks(state bookExportState, reason string, change func(t *tx, c *book
 // causes bring a service into the states that it finds by itself, by the kinds of trouble that come of each.
 var causes = map[string]func(s *service){
 	"service_stops":   func(s *service) { s.server.draining.Store(true) },
-	"pair_superseded": stands(dutyFenced, reasonSuperseded),
-	"pair_followed":   stands(dutyFenced, reasonFollowed),
+	"pair_superseded": stands(roleFenced, reasonSuperseded),
+	"pair_followed":   stands(roleFenced, reasonFollowed),
 	"pair_silent":     stands(dutyWaiting, reasonSilent),
 	"pair_holds":      stands(dutyWaiting, reasonRivalled),
-	"standby_behind":  stands(dutyAlone, reasonBehind), // as the standby's answer has it
+	"standby_behind":  stands(roleAlone, reasonBehind), // as the standby's answer has it
 	"epoch_superseded": func(s *service) {
 		s.check(writeEpochFile(heardPath(s.store.path), epoch{Number: 7, Name: "0123456789abcdef"}))
 	},
@@ -168,9 +168,9 @@ var causes = map[string]func(s *service){
 		s.get("/widget/health").is(200)
 		time.Sleep(5 * time.Second)
 	},
-	"damage_written":  func(s *service) { s.store.met.noteDamage("UPDATE leads", errStorage, true) },
-	"damage_read":     func(s *service) { s.store.met.noteDamage("SELECT id FROM leads", errStorage, false) },
-	"rows_unreadable": func(s *service) { s.store.met.noteRow(&unreadableRow{table: "leads", cause: "no time"}) },
+	"damage_written":  func(s *service) { s.store.faults.noteDamage("UPDATE leads", errStorage, true) },
+	"damage_read":     func(s *service) { s.store.faults.noteDamage("SELECT id FROM leads", errStorage, false) },
+	"rows_unreadable": func(s *service) { s.store.faults.noteRow(&unreadableRow{table: "leads", cause: "no time"}) },
 	"log_large":       func(s *service) { s.store.maxWAL = 1 },
 	"key_file": func(s *service) {
 		path := filepath.Join(s.dir, "widgetd.key")

@@ -36,8 +36,8 @@ const (
 	maxWatchLine = 300              // bytes of each
 )
 
-// A toldTrouble is what was told of a kind of trouble.
-type toldTrouble struct {
+// A reportedTrouble is what was told of a kind of trouble.
+type reportedTrouble struct {
 	Count int       `json:"count"`
 	Text  string    `json:"text"`
 	Gone  time.Time `json:"gone,omitzero"` // since when it is not there any more
@@ -45,10 +45,10 @@ type toldTrouble struct {
 
 // A watchState is what was told, by kind, and when.
 type watchState struct {
-	Told map[string]toldTrouble `json:"told"`
-	Sent []time.Time            `json:"sent"` // messages of the last hour with something new or worse, no digests
-	Last time.Time              `json:"last"` // when a message was sent last
-	At   time.Time              `json:"at"`   // when this was written
+	Told map[string]reportedTrouble `json:"told"`
+	Sent []time.Time                `json:"sent"` // messages of the last hour with something new or worse, no digests
+	Last time.Time                  `json:"last"` // when a message was sent last
+	At   time.Time                  `json:"at"`   // when this was written
 }
 
 // A watchMessage is what has changed.
@@ -93,7 +93,7 @@ func (w *watchState) compare(found []foundTrouble, now time.Time) (m watchMessag
 // rings reports whether something in a message can't wait.
 func (m *watchMessage) rings() bool {
 	for _, f := range m.news {
-		if f.urgency == atOnce {
+		if f.urgency == rings {
 			return true
 		}
 	}
@@ -111,15 +111,15 @@ func (w *watchState) burst(now time.Time) bool {
 	return len(w.Sent) >= watchBurst
 }
 
-// mayTell reports whether a message may be sent now: what rings always may.
-func (w *watchState) mayTell(m *watchMessage, now time.Time) bool {
+// maySend reports whether a message may be sent now: what rings always may.
+func (w *watchState) maySend(m *watchMessage, now time.Time) bool {
 	return m.rings() || !w.burst(now) || now.Sub(w.Last) >= watchPause
 }
 
 // tell notes that a message was sent. A digest counts for no burst, and neither does what only says that all is well.
 func (w *watchState) tell(m *watchMessage, now time.Time) {
 	for _, f := range m.news {
-		w.Told[f.kind] = toldTrouble{Count: f.Count, Text: f.text(false)}
+		w.Told[f.kind] = reportedTrouble{Count: f.Count, Text: f.text(false)}
 	}
 	for _, kind := range m.over {
 		delete(w.Told, kind)
@@ -152,7 +152,7 @@ func readTold(paths []string) *watchState {
 		}
 	}
 	if latest.Told == nil {
-		latest.Told = map[string]toldTrouble{}
+		latest.Told = map[string]reportedTrouble{}
 	}
 	return latest
 }
@@ -310,7 +310,7 @@ func (e *env) tellChanges(target watchTarget, paths []string) (said string, err 
 		return "", nil
 	case !kept && unit == "" && now.Minute() > 0 && m.rings():
 		return "", errors.New("what rings waits for the next hour, since what was told can't be written down")
-	case !kept && unit == "" && now.Minute() > 0, kept && !state.mayTell(&m, now):
+	case !kept && unit == "" && now.Minute() > 0, kept && !state.maySend(&m, now):
 		return "", nil
 	}
 	if err := target.send(e.ctx, &m); err != nil {

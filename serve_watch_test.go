@@ -175,7 +175,7 @@ func troublesOfKind(kind string, urgency urgency, n int) foundTrouble {
 // A watchedMinute is what is found in a minute, and what is then told, as "new 1, worse 0, over 0"; "": nothing.
 func (w *watchState) minute(now time.Time, found ...foundTrouble) (told string) {
 	m := w.compare(found, now)
-	if len(m.lines) == 0 || !w.mayTell(&m, now) {
+	if len(m.lines) == 0 || !w.maySend(&m, now) {
 		return ""
 	}
 	w.tell(&m, now)
@@ -184,7 +184,7 @@ func (w *watchState) minute(now time.Time, found ...foundTrouble) (told string) 
 
 func TestWatch_tellsWhatIsTwiceAsMuchAsWorse(t *testing.T) {
 	t.Parallel()
-	w, now := &watchState{Told: map[string]toldTrouble{}}, time.Now()
+	w, now := &watchState{Told: map[string]reportedTrouble{}}, time.Now()
 	for _, c := range []struct {
 		n    int
 		want string
@@ -199,7 +199,7 @@ func TestWatch_tellsWhatIsTwiceAsMuchAsWorse(t *testing.T) {
 // same, and what is over is no reason to hold anything back.
 func TestWatch_sendsADigestInPlaceOfAStormAndRingsAtOnce(t *testing.T) {
 	t.Parallel()
-	w, now, sent, named := &watchState{Told: map[string]toldTrouble{}}, time.Now(), 0, 0
+	w, now, sent, named := &watchState{Told: map[string]reportedTrouble{}}, time.Now(), 0, 0
 	found := []foundTrouble{}
 	for minute := range 180 {
 		now = now.Add(time.Minute)
@@ -210,15 +210,15 @@ func TestWatch_sendsADigestInPlaceOfAStormAndRingsAtOnce(t *testing.T) {
 	}
 	failIf(t, sent > 30 || sent < 10 || named < 165, "%d messages in three hours, about %d troubles", sent, named)
 	w.Last = now
-	found = append([]foundTrouble{troublesOfKind("outage", atOnce, 1)}, found...)
+	found = append([]foundTrouble{troublesOfKind("outage", rings, 1)}, found...)
 	told := w.minute(now.Add(time.Second), found...)
 	failIf(t, !strings.HasPrefix(told, "new: 1 outage"), "an outage does not ring in a storm: %q", told)
 
 	// Twelve troubles that come and go are twelve messages that say they are over, and the next one is told at once.
-	w = &watchState{Told: map[string]toldTrouble{}}
+	w = &watchState{Told: map[string]reportedTrouble{}}
 	for i := range 12 {
 		gone := now.Add(time.Duration(i+1)*time.Minute - watchOver)
-		w.Told[fmt.Sprint(i)] = toldTrouble{Text: "a trouble", Gone: gone}
+		w.Told[fmt.Sprint(i)] = reportedTrouble{Text: "a trouble", Gone: gone}
 	}
 	for i := range 12 {
 		now = now.Add(time.Minute)
@@ -237,7 +237,7 @@ func TestWatch_hasWhatRingsFirstThenMoneyThenAge(t *testing.T) {
 		money   bool
 		since   stamp
 	}{{sameDay, false, now}, {sameDay, true, stamp{}}, {sameDay, true, now}, {sameDay, true, now.after(-days(1))},
-		{whenSeen, true, now.after(-days(9))}, {atOnce, false, stamp{}}} {
+		{whenSeen, true, now.after(-days(9))}, {rings, false, stamp{}}} {
 		found = append(found, foundTrouble{&trouble{kind: fmt.Sprint(i), urgency: f.urgency, money: f.money},
 			occurrence{Count: 1, Since: f.since}})
 	}

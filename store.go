@@ -35,13 +35,13 @@ var (
 	errClosed = &refusal{code: codeStorage, detail: "The service is stopping.", retryAfter: 5 * time.Second}
 )
 
-// keep wraps err so that what the job wrote is committed although it returns an error; the
+// commitAnyway wraps err so that what the job wrote is committed although it returns an error; the
 // caller of update gets err itself. So a job that refuses a request can still write an event.
-func keep(err error) error { return keptError{err} }
+func commitAnyway(err error) error { return committedError{err} }
 
-type keptError struct{ error }
+type committedError struct{ error }
 
-func (k keptError) Unwrap() error { return k.error }
+func (k committedError) Unwrap() error { return k.error }
 
 // queries runs queries with prepared statements, which it caches by their text. Its methods
 // take no context: in the writer a cancelled statement would roll back the whole batch, and
@@ -57,7 +57,7 @@ type statements struct {
 	prepare func(ctx context.Context, query string) (*sql.Stmt, error)
 	mu      sync.RWMutex
 	stmts   map[string]*sql.Stmt
-	met     *faultLog // where damage and unreadable rows are noted; nil: nowhere
+	faults  *faultLog // where damage and unreadable rows are noted; nil: nowhere
 	writes  bool      // the statements are the writer's
 	limits  limits
 }
@@ -87,7 +87,7 @@ func (q *statements) stmt(query string) (*sql.Stmt, error) {
 	st, err := q.prepare(context.Background(), query)
 	var se *sqlite.Error
 	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR { // the schema lacks what the query names
-		q.met.noteDamage(query, err, q.writes)
+		q.faults.noteDamage(query, err, q.writes)
 		return nil, fmt.Errorf("%w (%w)", errStorage, err)
 	}
 	if err != nil {
@@ -282,8 +282,8 @@ func (d *tableText) list() listQuery {
 	return listQuery{columns: d.query, table: d.name, key: d.alias + `.id`}
 }
 
-// ofOwner returns what page needs to list the rows of an owner.
-func (d *tableText) ofOwner(o owner) listQuery {
+// whereOwner returns what page needs to list the rows of an owner.
+func (d *tableText) whereOwner(o owner) listQuery {
 	list := d.list()
 	list.scope(o.narrow(``, d.alias+`.account_id`))
 	return list
@@ -352,7 +352,7 @@ func (d *tableText) changedFields(was, now []field) string {
 }
 
 // collect returns the rows of a query; dest returns where the columns of a row are scanned to. It fails if one
-// of them can't be read; see collectShown.
+// of them can't be read; see collectReadable.
 func collect[T any](q *queries, query string, args []any, dest func(*T) []any) (all []T, err error) {
 	err = q.each(query, args, func(scan func(...any) error) error {
 		var row T
@@ -716,7 +716,7 @@ func isDuplicate(err error) bool {
 
 // sweep removes up to limits.swept stored answers that have expired, and returns how many it removed.
 func (t *tx) sweep() (int64, error) {
-	t.quiet()
+	t.dropsNothing()
 	return t.exec(`DELETE FROM idempotency WHERE id IN
 		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT ?)`, t.now, t.limits.swept), nil
 }
@@ -874,8 +874,8 @@ func (o optionalText) Scan(v any) error {
 	return nil
 }
 
-// blanked returns SQL for a text of filler characters that has as many bytes as a column's value; NULL for NULL.
-func blanked(column, filler string) string {
+// fillerOf returns SQL for a text of filler characters that has as many bytes as a column's value; NULL for NULL.
+func fillerOf(column, filler string) string {
 	size := `length(CAST(` + column + ` AS BLOB))`
 	return `substr(printf('%.*c', ` + size + `, '` + filler + `'), 1, ` + size + `)`
 }

@@ -73,10 +73,10 @@ func backupCommand(e *env) error {
 	}
 	said := "written and checked"
 	if e.on("verify") {
-		_, err := e.prove(proofBackup, "", func(p *proving) error {
+		_, err := e.prove(proofBackup, "", func(p *proofRun) error {
 			path, err := e.writeBackup(p.st)
 			if err == nil {
-				err = p.needRoom()
+				err = p.checkRoom()
 			}
 			if err != nil {
 				return err
@@ -135,7 +135,7 @@ func restoreCommand(e *env) error {
 		return err
 	}
 	defer r.dir.remove() // what stays is removed by the next one, or by a start
-	if err := e.bringCopy(r, from); err != nil {
+	if err := e.copyChosen(r, from); err != nil {
 		return fmt.Errorf("%s can't be restored: %w", from, err)
 	}
 	next, err := e.afterRestoring(r)
@@ -226,15 +226,15 @@ func (e *env) refuseOpen(db string) error {
 	return nil
 }
 
-// bringCopy brings the copy that was chosen to where it is made whole and checked.
-func (e *env) bringCopy(r *restoring, from string) (err error) {
+// copyChosen brings the copy that was chosen to where it is made whole and checked.
+func (e *env) copyChosen(r *restoreRun, from string) (err error) {
 	told := e.progress("")
 	defer told.end()
 	told.step("copying "+from, r.copy, fileSize(from))
 	if from == theReplica {
-		err = e.bringReplica(r)
+		err = e.restoreReplica(r)
 	} else {
-		err = r.bring(from, e.stdin)
+		err = r.copyFrom(from, e.stdin)
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		err = fmt.Errorf("%w: what this user can't read comes by standard input: 'widgetd restore - <FILE'", err)
@@ -249,9 +249,9 @@ func (e *env) bringCopy(r *restoring, from string) (err error) {
 // theReplica stands for a file where Litestream makes the copy.
 const theReplica = "the replica"
 
-// bringReplica has Litestream make the copy of what it has replicated in the epoch that the file beside the database
+// restoreReplica has Litestream make the copy of what it has replicated in the epoch that the file beside the database
 // names.
-func (e *env) bringReplica(r *restoring) error {
+func (e *env) restoreReplica(r *restoreRun) error {
 	in, err := readEpochFile(epochPath(r.db))
 	if err != nil {
 		return err
@@ -272,10 +272,10 @@ func lastEventText(path string) string {
 }
 
 // lostText says what is lost when the copy takes the place of the database: by number with -json, and as text.
-func (r *restoring) lostText() (lost map[string]int, text string) {
+func (r *restoreRun) lostText() (lost map[string]int, text string) {
 	if r.present == nil {
 		text = "There is no database now"
-		if aside := asideOf(r.db); len(aside) > 0 {
+		if aside := movedAsideOf(r.db); len(aside) > 0 {
 			text += "; what was moved away from there before is " + strings.Join(aside, ", ")
 		}
 		return nil, text
@@ -299,7 +299,7 @@ func (r *restoring) lostText() (lost map[string]int, text string) {
 }
 
 // afterRestoring returns what is to be done once the copy is in place, in this order.
-func (e *env) afterRestoring(r *restoring) (next []string, err error) {
+func (e *env) afterRestoring(r *restoreRun) (next []string, err error) {
 	keyFile, err := e.file("key")
 	if err != nil {
 		return nil, err
@@ -522,7 +522,7 @@ func copyNotes(database string) []string {
 		}
 		notes = append(notes, fmt.Sprintf("note: %s (%d KiB) is %s", name, fileSize(name)>>10, what))
 	}
-	for _, name := range asideOf(database) {
+	for _, name := range movedAsideOf(database) {
 		notes = append(notes, fmt.Sprintf("note: %s (%d KiB) was put aside by a restore: remove its directory once "+
 			"you miss nothing of it", name, fileSize(name)>>10))
 	}

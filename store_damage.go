@@ -23,16 +23,16 @@ import (
 // A faultLog notes the damage and the unreadable rows that queries have met in an open file, until a check of the whole
 // file passes. Its methods may be called concurrently.
 type faultLog struct {
-	now    func() time.Time
-	mu     sync.Mutex
-	damage *damageMet
-	rows   map[string]*unreadableRow // the first of each table
-	aside  map[string]bool           // ids of what workers go on without, since a row of it can't be read
-	tell   func(*unreadableRow)      // is called once for each of rows; nil: nobody wants to know
+	now     func() time.Time
+	mu      sync.Mutex
+	damage  *foundDamage
+	rows    map[string]*unreadableRow // the first of each table
+	leftOut map[string]bool           // ids of what workers go on without, since a row of it can't be read
+	notify  func(*unreadableRow)      // is called once for each of rows; nil: nobody wants to know
 }
 
-// A damageMet is damage of the file that a query has met.
-type damageMet struct {
+// A foundDamage is damage of the file that a query came upon.
+type foundDamage struct {
 	At    stamp  `json:"at"`    // when it was met first
 	Write bool   `json:"write"` // true: the writer met it; false: a reader
 	Table string `json:"table"` // the table that was queried; "": not known
@@ -58,7 +58,7 @@ func (f *faultLog) noteDamage(query string, err error, write bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.damage == nil {
-		f.damage = &damageMet{At: newStamp(f.now())}
+		f.damage = &foundDamage{At: newStamp(f.now())}
 	}
 	d := f.damage
 	if d.Times++; d.Times == 1 || write && !d.Write {
@@ -67,7 +67,7 @@ func (f *faultLog) noteDamage(query string, err error, write bool) {
 }
 
 // damageMet returns what was met, or nil.
-func (f *faultLog) damageMet() *damageMet {
+func (f *faultLog) damageMet() *foundDamage {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.damage == nil {
@@ -86,7 +86,7 @@ func (f *faultLog) checked(times int64) bool {
 	}
 	f.damage = nil
 	clear(f.rows)
-	clear(f.aside)
+	clear(f.leftOut)
 	return true
 }
 
@@ -99,17 +99,18 @@ func (f *faultLog) noteRow(u *unreadableRow) {
 	defer f.mu.Unlock()
 	if f.rows[u.table] == nil {
 		f.rows[u.table] = u
-		if f.tell != nil {
-			f.tell(u)
+		if f.notify != nil {
+			f.notify(u)
 		}
 	}
 }
 
-// tellOf has tell called once for the first row of each table that can't be read. It must not query the database.
-func (f *faultLog) tellOf(tell func(*unreadableRow)) {
+// onUnreadable has notify called once for the first row of each table that can't be read. It must not query the
+// database.
+func (f *faultLog) onUnreadable(tell func(*unreadableRow)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.tell = tell
+	f.notify = tell
 }
 
 // rowsMet returns the first row of each table that could not be read.
@@ -122,24 +123,24 @@ func (f *faultLog) rowsMet() (rows []*unreadableRow) {
 	return rows
 }
 
-// setAside has workers go on without what has an id, if err says that a row of it can't be read: until checked. It
+// leaveOut has workers go on without what has an id, if err says that a row of it can't be read: until checked. It
 // reports false for any other error.
-func (f *faultLog) setAside(id string, err error) bool {
+func (f *faultLog) leaveOut(id string, err error) bool {
 	row, ok := errors.AsType[*unreadableRow](err)
 	if ok {
 		f.noteRow(row)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.aside[id] = true
+		f.leftOut[id] = true
 	}
 	return ok
 }
 
-// setAsideIDs returns the ids of what was set aside, as JSON for a query of what is due.
-func (f *faultLog) setAsideIDs() string {
+// leftOutIDs returns the ids of what was set aside, as JSON for a query of what is due.
+func (f *faultLog) leftOutIDs() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return string(encodeJSON(append([]string{}, slices.Collect(maps.Keys(f.aside))...)))
+	return string(encodeJSON(append([]string{}, slices.Collect(maps.Keys(f.leftOut))...)))
 }
 
 // errAside is the error of a transaction that has set something aside: undone and run again, it goes on without that.
@@ -148,7 +149,7 @@ var errAside = errors.New("rows that can't be read were set aside: try again")
 // eachDue calls f for each of ids, which are due to a worker. Errors: errAside if it has met rows that can't be read.
 func (t *tx) eachDue(ids []string, f func(id string) error) (err error) {
 	for _, id := range ids {
-		if failed := f(id); t.met.setAside(id, failed) {
+		if failed := f(id); t.faults.leaveOut(id, failed) {
 			err = errAside
 		} else if failed != nil {
 			return failed
@@ -179,9 +180,9 @@ func (u *unreadableRow) Error() string {
 	return cmp.Or(strings.TrimSpace(u.table+" "+u.id), "a row") + " can't be read: " + u.cause
 }
 
-// toMend says what to do about a row that holds what this program does not write: its table, what it is found by, and
-// the column.
-func toMend(table, id, column string) string {
+// repairHint says what to do about a row that holds what this program does not write: its table, what it is found
+// by, and the column.
+func repairHint(table, id, column string) string {
 	return fmt.Sprintf("restore, or edit this row: %s %s %s", table, printable(cmp.Or(id, "?")), column)
 }
 
@@ -191,7 +192,7 @@ func (u *unreadableRow) Unwrap() error { return errUnreadable }
 // fault applies storageError to the error of a query, and notes damage.
 func (q *statements) fault(query string, err error) error {
 	if err = storageError(err); err != nil && isDamage(err) {
-		q.met.noteDamage(query, err, q.writes)
+		q.faults.noteDamage(query, err, q.writes)
 	}
 	return err
 }
@@ -225,7 +226,7 @@ func (q *statements) scanned(rows *sql.Rows, query string, err error) error {
 			u.id = fmt.Sprint(value)
 		}
 	}
-	q.met.noteRow(u)
+	q.faults.noteRow(u)
 	return u
 }
 
@@ -245,9 +246,9 @@ func tableOf(query string) string {
 	return ""
 }
 
-// eachShown calls row for every row of a query, including those that can't be read: for these it passes the
+// eachReadable calls row for every row of a query, including those that can't be read: for these it passes the
 // unreadableRow that says what is wrong, for all others nil.
-func eachShown[T any](
+func eachReadable[T any](
 	q *queries, query string, args []any, dest func(*T) []any, row func(*T, *unreadableRow) error,
 ) error {
 	return q.each(query, args, func(scan func(...any) error) error {
@@ -260,10 +261,10 @@ func eachShown[T any](
 	})
 }
 
-// collectShown is collect for rows that are only displayed: it leaves out those that can't be read. Code that
+// collectReadable is collect for rows that are only displayed: it leaves out those that can't be read. Code that
 // bases a decision on the rows must use collect, which fails instead.
-func collectShown[T any](q *queries, query string, args []any, dest func(*T) []any) (all []T, err error) {
-	err = eachShown(q, query, args, dest, func(row *T, bad *unreadableRow) error {
+func collectReadable[T any](q *queries, query string, args []any, dest func(*T) []any) (all []T, err error) {
+	err = eachReadable(q, query, args, dest, func(row *T, bad *unreadableRow) error {
 		if bad == nil {
 			all = append(all, *row)
 		}
@@ -272,13 +273,13 @@ func collectShown[T any](q *queries, query string, args []any, dest func(*T) []a
 	return all, err
 }
 
-// collectPage is collectShown for up to limit rows of a query that ends with LIMIT ?. column holds the key of each
+// collectPage is collectReadable for up to limit rows of a query that ends with LIMIT ?. column holds the key of each
 // row. next is the key of the last row of the page, even if that row was left out; zero if no row follows it.
 func collectPage[T any, K string | int64](
 	q *queries, query string, args []any, column string, limit int, dest func(*T) []any, key func(T) K,
 ) (rows []T, next K, err error) {
 	read, last, end := 0, next, next
-	err = eachShown(q, query, append(args, limit+1), dest, func(row *T, bad *unreadableRow) error {
+	err = eachReadable(q, query, append(args, limit+1), dest, func(row *T, bad *unreadableRow) error {
 		known := true
 		if read++; read > limit {
 			next = last
@@ -300,14 +301,14 @@ func collectPage[T any, K string | int64](
 // licences take about 6 s.
 func unreadableRows[T any](q *queries, query string, dest func(*T) []any) (faults []string, err error) {
 	found := 0
-	err = eachShown(q, query, nil, dest, func(_ *T, bad *unreadableRow) error {
+	err = eachReadable(q, query, nil, dest, func(_ *T, bad *unreadableRow) error {
 		if bad == nil {
 			return nil
 		}
 		if found++; found <= shownOfTable {
 			_, column, _ := strings.Cut(bad.cause, `"`)
 			column, _, _ = strings.Cut(column, `"`)
-			faults = append(faults, "row: "+bad.Error()+": "+toMend(bad.table, bad.id, column))
+			faults = append(faults, "row: "+bad.Error()+": "+repairHint(bad.table, bad.id, column))
 		}
 		return nil
 	})

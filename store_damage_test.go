@@ -71,7 +71,7 @@ func TestHealth_tellsOfDamageThatARequestMetUntilACheckPasses(t *testing.T) {
 	}
 	s.healthNow().is(503).members("status", "fail")
 
-	met := s.store.met.damageMet()
+	met := s.store.faults.damageMet()
 	mend()
 	if over, err := reportCheck(t.Context(), s.store.path, met.Times-1); over || err != nil {
 		t.Errorf("a check that began before damage was met again: %v %v", over, err)

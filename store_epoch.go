@@ -57,48 +57,48 @@ const (
 	reasonFollowed   = "'litestream restore -f' has been started on the database: nothing is written here any more"
 )
 
-// A duty is what a machine may do beside the other one of a pair; all of them without one.
-type duty int
+// A role is what a machine may do beside the other one of a pair; all of them without one.
+type role int
 
 const (
-	dutyAlone   duty = iota // everything
+	roleAlone   role = iota // everything
 	dutyWaiting             // whatever stays here: the other machine may pay, post and send
-	dutyFenced              // only read, until the next start
-	dutyStandby             // nothing, since Litestream writes the file: only health and the peer are answered
+	roleFenced              // only read, until the next start
+	roleStandby             // nothing, since Litestream writes the file: only health and the peer are answered
 )
 
-// A standing is the duty of a machine, and what health says of it; "": all is well.
-type standing struct {
-	duty   duty
+// A machineState is the role of a machine, and what health says of it; "": all is well.
+type machineState struct {
+	role   role
 	reason string
 }
 
-// standing returns what this machine may do.
-func (w *writer) standing() standing {
-	if now := w.stands.Load(); now != nil {
+// machineState returns what this machine may do.
+func (w *writer) machineState() machineState {
+	if now := w.state.Load(); now != nil {
 		return *now
 	}
-	return standing{}
+	return machineState{}
 }
 
 // fenced reports whether nothing may be written.
-func (w *writer) fenced() bool { return w.standing().duty >= dutyFenced }
+func (w *writer) fenced() bool { return w.machineState().role >= roleFenced }
 
 // standsBy reports whether this machine is the standby, whose store has no file.
-func (w *writer) standsBy() bool { return w.standing().duty == dutyStandby }
+func (w *writer) standsBy() bool { return w.machineState().role == roleStandby }
 
 // waits reports whether nothing outside may be asked.
-func (w *writer) waits() bool { return w.standing().duty != dutyAlone }
+func (w *writer) waits() bool { return w.machineState().role != roleAlone }
 
 // become changes the standing. It reports false if that is the same already, or if this machine is fenced or the
 // standby, for good.
-func (w *writer) become(next standing) bool {
+func (w *writer) become(next machineState) bool {
 	for {
-		old, now := w.stands.Load(), w.standing()
-		if now == next || now.duty == dutyFenced || now.duty == dutyStandby && next.duty != dutyStandby {
+		old, now := w.state.Load(), w.machineState()
+		if now == next || now.role == roleFenced || now.role == roleStandby && next.role != roleStandby {
 			return false
 		}
-		if w.stands.CompareAndSwap(old, &next) {
+		if w.state.CompareAndSwap(old, &next) {
 			return true
 		}
 	}

@@ -53,7 +53,7 @@ type storeOptions struct {
 	maxWAL        int64         // bytes of the write-ahead log, past which it is reported; 0: maxWAL
 	now           func() time.Time
 	driver        string // of the writer, for tests that inject faults; "": sqlite
-	followed      bool   // also open a copy that 'litestream restore -f' was writing, to promote it
+	replica       bool   // also open a copy that 'litestream restore -f' was writing, to promote it
 	unsynced      bool   // no commit waits for the disk
 	limits        limits // the zero value: usualLimits
 }
@@ -163,8 +163,8 @@ func checkMade(f *os.File) error {
 	return nil
 }
 
-// makeAlike gives a file the mode and the owner of another.
-func makeAlike(f *os.File, like fs.FileInfo) error {
+// copyOwnerAndMode gives a file the mode and the owner of another.
+func copyOwnerAndMode(f *os.File, like fs.FileInfo) error {
 	owner := like.Sys().(*syscall.Stat_t)
 	if err := errors.Join(f.Chown(int(owner.Uid), int(owner.Gid)), f.Chmod(like.Mode().Perm())); err != nil {
 		return fmt.Errorf("give it the owner of the present file: %w", err)
@@ -194,7 +194,7 @@ func openFile(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		step := "run 'widgetd init' first, or mount the disk that holds it"
-		if aside := asideOf(realPath(path)); len(aside) > 0 { // a restore was killed before the copy was in place
+		if aside := movedAsideOf(realPath(path)); len(aside) > 0 { // a restore was killed before the copy was in place
 			step = "run 'widgetd restore': what was there is " + strings.Join(aside, ", ")
 		}
 		return nil, fmt.Errorf("no database at %s: %s", path, step)
@@ -380,7 +380,7 @@ func openStore(path string, o storeOptions) (*store, error) {
 		return nil, err
 	}
 	real := realPath(path)
-	if !o.followed {
+	if !o.replica {
 		err = checkNotFollowed(path)
 	}
 	later, heardErr := laterEpoch(path)
@@ -398,8 +398,8 @@ func openStore(path string, o storeOptions) (*store, error) {
 		s.closeFiles()
 		return nil, oneLineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}
 	}
-	if own, err := s.writer.queries.epoch(); err == nil && later > own.Number && !o.followed {
-		s.become(standing{dutyFenced, reasonSuperseded}) // for commands, too
+	if own, err := s.writer.queries.epoch(); err == nil && later > own.Number && !o.replica {
+		s.become(machineState{roleFenced, reasonSuperseded}) // for commands, too
 	}
 	s.writer.start()
 	return s, nil
@@ -411,7 +411,7 @@ func absentStore(path string) *store {
 	s := &store{path: path, walPath: realPath(path) + "-wal", now: time.Now, maxWAL: maxWAL}
 	s.writer = newWriter(nil, s.now, usualLimits, lockTimeout)
 	s.queries = newQueries(func(context.Context, string) (*sql.Stmt, error) { return nil, errNotFound })
-	s.become(standing{dutyStandby, reasonStandby})
+	s.become(machineState{roleStandby, reasonStandby})
 	return s
 }
 
@@ -464,7 +464,7 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
 	s.queries = newQueries(s.readers.PrepareContext)
-	s.queries.met, s.queries.limits = s.met, s.writer.limits
+	s.queries.faults, s.queries.limits = s.faults, s.writer.limits
 	if s.walInfo, err = os.Stat(s.walPath); err != nil {
 		return err
 	}
@@ -729,7 +729,7 @@ func (s *store) probe(ctx context.Context) error {
 		return err
 	}
 	return s.update(ctx, func(t *tx) error {
-		t.quiet()
+		t.dropsNothing()
 		t.writeProbe()
 		return nil
 	})
@@ -937,7 +937,7 @@ func (q *queries) seatFaults() (faults []string, err error) {
 		faults = append(faults, fmt.Sprintf(
 			"seats: of %d licences, %s for one, another number of seats is counted than of active devices, "+
 				"or of fingerprints than there are: %s",
-			wrong, example.String, toMend("license_seats", example.String, "used, counting")))
+			wrong, example.String, repairHint("license_seats", example.String, "used, counting")))
 	}
 	return faults, nil
 }

@@ -324,7 +324,7 @@ func (m *migration) makeNew(report *upgradeReport) (err error) {
 	if err = m.new.execAll("BEGIN", schemaSQL(), "COMMIT"); err != nil {
 		return err
 	}
-	putBack, err := m.takeOff()
+	putBack, err := m.dropTriggersAndIndexes()
 	if err == nil {
 		err = m.copyRows(of, parts)
 	}
@@ -393,9 +393,9 @@ func releasedParts(q *queries, version int) ([]string, error) {
 	return parts, nil
 }
 
-// takeOff drops the triggers and indexes of the new file and returns their declarations: rows that were there are no
-// news for triggers, and to make an index in one go is faster.
-func (m *migration) takeOff() (declarations []string, err error) {
+// dropTriggersAndIndexes drops the triggers and indexes of the new file and returns their declarations: rows that
+// were there are no news for triggers, and to make an index in one go is faster.
+func (m *migration) dropTriggersAndIndexes() (declarations []string, err error) {
 	const all = ` FROM sqlite_schema WHERE type IN ('trigger', 'index') AND sql IS NOT NULL`
 	declarations, err = m.new.texts(`SELECT sql` + all)
 	if err != nil {

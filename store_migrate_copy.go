@@ -101,12 +101,12 @@ func (m *migration) place() (copied *string, err error) {
 	m.new.close()
 	m.new = nil
 	dir, name := filepath.Dir(m.path), m.nameBeside(m.from)
-	err = errors.Join(checkMade(m.draft), makeAlike(m.draft, m.was), m.draft.Sync())
+	err = errors.Join(checkMade(m.draft), copyOwnerAndMode(m.draft, m.was), m.draft.Sync())
 	if err == nil && !m.isOld(m.path) {
 		err = errors.New("somebody has replaced it meanwhile")
 	}
 	if err == nil {
-		err = m.endLog()
+		err = m.endWAL()
 	}
 	if err == nil {
 		err = removeIdentityFile(m.path) // that of the new file is another
@@ -135,10 +135,10 @@ func (m *migration) place() (copied *string, err error) {
 	return copied, nil
 }
 
-// endLog moves what was committed from the write-ahead log into the old file, and has SQLite keep no log of it any
+// endWAL moves what was committed from the write-ahead log into the old file, and has SQLite keep no log of it any
 // more: beside the new file it would be taken for that one's. A program that had opened the old file before, and waits
 // for the lock, begins none either: without a log SQLite lets nobody write to a file that has another name than it had.
-func (m *migration) endLog() error {
+func (m *migration) endWAL() error {
 	mode, err := oneValue[string](m.old.queries, `PRAGMA journal_mode = DELETE`)
 	if err == nil && (mode != "delete" || fileExists(m.path+"-wal")) {
 		err = errors.New("its write-ahead log stays")

@@ -71,7 +71,7 @@ func keptCopies(db string) []keptCopy {
 	}
 	sortNewestFirst(all)
 	copies := len(all)
-	for _, file := range asideOf(db) {
+	for _, file := range movedAsideOf(db) {
 		add(copyAside, file)
 	}
 	sortNewestFirst(all[copies:])
@@ -81,8 +81,8 @@ func keptCopies(db string) []keptCopy {
 	return all
 }
 
-// asideOf returns the databases that restoring has moved aside from a path.
-func asideOf(db string) []string { return besideIn(db, "lost-*") }
+// movedAsideOf returns the databases that restoring has moved aside from a path.
+func movedAsideOf(db string) []string { return besideIn(db, "lost-*") }
 
 // besideIn returns the databases of the same name in the directories beside one whose names match a pattern.
 func besideIn(db, pattern string) (files []string) {
@@ -115,8 +115,8 @@ func lastEvent(path, options string) (at stamp, err error) {
 	return at, err
 }
 
-// A restoring is a copy that is to take the place of a database.
-type restoring struct {
+// A restoreRun is a copy that is to take the place of a database.
+type restoreRun struct {
 	db   string   // the path of the database, without links
 	dir  proofDir // where the copy is made
 	copy string   // its path there
@@ -127,8 +127,8 @@ type restoring struct {
 }
 
 // beginRestoring makes a directory for the copy. The caller removes it.
-func beginRestoring(db string) (r *restoring, err error) {
-	r = &restoring{db: db}
+func beginRestoring(db string) (r *restoreRun, err error) {
+	r = &restoreRun{db: db}
 	if r.present, err = os.Stat(db); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -143,9 +143,9 @@ func beginRestoring(db string) (r *restoring, err error) {
 	return r, nil
 }
 
-// bring copies a database, with what belongs to it, to where the copy is made; "-" is what stdin has. It changes
+// copyFrom copies a database, with what belongs to it, to where the copy is made; "-" is what stdin has. It changes
 // nothing where that lies.
-func (r *restoring) bring(from string, stdin io.Reader) error {
+func (r *restoreRun) copyFrom(from string, stdin io.Reader) error {
 	if from == "-" {
 		return copyInto(r.copy, stdin)
 	}
@@ -177,7 +177,7 @@ func (r *restoring) bring(from string, stdin io.Reader) error {
 
 // settle checks the copy, by the means of its own schema, makes it one file with another identity, and with the mode
 // and the owner of the database.
-func (r *restoring) settle() error {
+func (r *restoreRun) settle() error {
 	db, err := sql.Open("sqlite", fileURL(r.copy)+"?mode=rw&_pragma=trusted_schema(0)"+
 		"&_pragma=ignore_check_constraints(1)") // rows that break a rule are in a faithful copy, too
 	if err != nil {
@@ -206,7 +206,7 @@ func (r *restoring) settle() error {
 	}
 	defer file.Close()
 	if r.present != nil {
-		if err := makeAlike(file, r.present); err != nil {
+		if err := copyOwnerAndMode(file, r.present); err != nil {
 			return err
 		}
 	}
@@ -215,7 +215,7 @@ func (r *restoring) settle() error {
 
 // faults reads the whole copy, notes its version, and returns what is wrong with its pages, foreign keys and tables.
 // The error says why it can't be used.
-func (r *restoring) faults(q *queries) (faults []string, err error) {
+func (r *restoreRun) faults(q *queries) (faults []string, err error) {
 	if r.version, err = oneValue[int](q, `PRAGMA user_version`); err == nil {
 		err = versionError(r.version)
 	}
@@ -233,8 +233,8 @@ func (r *restoring) faults(q *queries) (faults []string, err error) {
 	return nil, err
 }
 
-// A lostRow is a kind of rows, and how many of the present database are later than the copy.
-type lostRow struct {
+// lostRows are rows of one kind, and how many of the present database are later than the copy.
+type lostRows struct {
 	table, one, many string
 	newest           string // id in the copy; "": it has none
 	n                int
@@ -242,11 +242,11 @@ type lostRow struct {
 
 // lost returns how many rows of the present database are later than those of the copy; all, if that is of another
 // database. The error says why that is not known.
-func (r *restoring) lost() ([]lostRow, error) {
+func (r *restoreRun) lost() ([]lostRows, error) {
 	mains := []string{}
-	rows := []lostRow{{table: "leads", one: "lead", many: "leads"}, {table: "orders", one: "order", many: "orders"},
+	rows := []lostRows{{table: "leads", one: "lead", many: "leads"}, {table: "orders", one: "order", many: "orders"},
 		{table: "licenses", one: "licence", many: "licences"}, {table: "events", one: "event", many: "events"}}
-	each := func(read func(q *queries, row *lostRow) error) func(q *queries) error {
+	each := func(read func(q *queries, row *lostRows) error) func(q *queries) error {
 		return func(q *queries) error {
 			tables, err := q.texts(`SELECT name FROM sqlite_schema WHERE type = 'table'`)
 			if err == nil && slices.Contains(tables, "accounts") {
@@ -263,7 +263,7 @@ func (r *restoring) lost() ([]lostRow, error) {
 			return err
 		}
 	}
-	err := readUnchanged(r.copy, "mode=ro&immutable=1", each(func(q *queries, row *lostRow) error {
+	err := readUnchanged(r.copy, "mode=ro&immutable=1", each(func(q *queries, row *lostRows) error {
 		return q.one(`SELECT coalesce(max(id), '') FROM `+row.table, nil, &row.newest)
 	}))
 	if err == nil {
@@ -274,7 +274,7 @@ func (r *restoring) lost() ([]lostRow, error) {
 		options += "&immutable=1" // which makes no file beside it
 	}
 	if err == nil {
-		err = readUnchanged(r.db, options, each(func(q *queries, row *lostRow) error {
+		err = readUnchanged(r.db, options, each(func(q *queries, row *lostRows) error {
 			return q.one(`SELECT count(*) FROM `+row.table+` WHERE ? OR id > ?`, []any{r.foreign, row.newest}, &row.n)
 		}))
 	}
@@ -298,9 +298,9 @@ func filesAround(db string) (there []string) {
 // write-ahead log, where it was or in that directory: the other files are linked there first; then its own is moved,
 // so that nobody can open it without them; and then they lose their first names. Litestream begins with all of the
 // copy, as of another database, once what it keeps beside this one is gone.
-func (r *restoring) replace(now time.Time) (aside string, err error) {
+func (r *restoreRun) replace(now time.Time) (aside string, err error) {
 	around, replication := filesAround(r.db), litestreamPath(r.db)
-	if r.present != nil || len(unnamedAside(r.db, around)) > 0 || fileExists(replication) {
+	if r.present != nil || len(notYetLinked(r.db, around)) > 0 || fileExists(replication) {
 		if aside, err = r.moveAside(around, now); err != nil {
 			return "", fmt.Errorf("the database is where it was, and as it was: %w", err)
 		}
@@ -312,12 +312,12 @@ func (r *restoring) replace(now time.Time) (aside string, err error) {
 	return aside, nil
 }
 
-// unnamedAside returns those of the files around a database that have no second name in a directory that an earlier
+// notYetLinked returns those of the files around a database that have no second name in a directory that an earlier
 // try, which was killed, has moved it to.
-func unnamedAside(db string, around []string) (files []string) {
+func notYetLinked(db string, around []string) (files []string) {
 	for _, file := range around {
 		info, err := os.Lstat(file)
-		named := slices.ContainsFunc(asideOf(db), func(other string) bool {
+		named := slices.ContainsFunc(movedAsideOf(db), func(other string) bool {
 			second, secondErr := os.Lstat(filepath.Join(filepath.Dir(other), filepath.Base(file)))
 			return err == nil && secondErr == nil && os.SameFile(info, second)
 		})
@@ -330,7 +330,7 @@ func unnamedAside(db string, around []string) (files []string) {
 
 // moveAside moves the database's own file into a new directory, once the files around it are linked there. After an
 // error everything is as it was.
-func (r *restoring) moveAside(around []string, now time.Time) (aside string, err error) {
+func (r *restoreRun) moveAside(around []string, now time.Time) (aside string, err error) {
 	dir := filepath.Dir(r.db)
 	if aside, err = os.MkdirTemp(dir, "lost-"+now.Format(time.DateOnly)+"-"); err != nil {
 		return "", err
@@ -353,7 +353,7 @@ func (r *restoring) moveAside(around []string, now time.Time) (aside string, err
 }
 
 // moveIn removes the first names of what was moved aside, and moves the copy to where the database was.
-func (r *restoring) moveIn(around []string, aside string) error {
+func (r *restoreRun) moveIn(around []string, aside string) error {
 	dir, replication := filepath.Dir(r.db), litestreamPath(r.db)
 	if aside != "" {
 		if err := errors.Join(syncDir(aside), syncDir(dir)); err != nil {

@@ -55,7 +55,7 @@ func wholeContent(t testing.TB, db string) content {
 }
 
 // aside are the databases that restoring has moved aside.
-func (o *operator) aside() []string { return asideOf(o.env["WIDGETD_DB"]) }
+func (o *operator) aside() []string { return movedAsideOf(o.env["WIDGETD_DB"]) }
 
 func TestRestore_putsTheCopyOfANumberInPlaceAndKeepsWhatWasThereWithItsLog(t *testing.T) {
 	t.Parallel()

@@ -46,20 +46,20 @@ type writer struct {
 
 	lockTimeout time.Duration // how long a job waits for its turn; SQLite waits as long for a lock
 
-	jobs    chan *job     // the queue
-	look    chan struct{} // loop is to look for foreign commits
-	closing chan struct{} // closed when the writer is to stop
-	stopped chan struct{} // closed when it has stopped
-	running sync.WaitGroup
+	jobs         chan *job     // the queue
+	checkForeign chan struct{} // loop is to look for foreign commits
+	closing      chan struct{} // closed when the writer is to stop
+	stopped      chan struct{} // closed when it has stopped
+	running      sync.WaitGroup
 
-	stands        atomic.Pointer[standing]  // what this machine may do beside another one; nil: everything
-	lastCommit    time.Duration             // how long it took
-	dataVersion   int64                     // as last read on conn
-	lookedAt      atomic.Pointer[time.Time] // when that was
-	callers       atomic.Int64              // inside update
-	blockedSince  atomic.Pointer[time.Time] // since when BEGIN waits for the lock; nil: it doesn't
-	drops         drops
-	met           *faultLog // what queries have met, the readers' too
+	state         atomic.Pointer[machineState] // what this machine may do beside another one; nil: everything
+	lastCommit    time.Duration                // how long it took
+	dataVersion   int64                        // as last read on conn
+	lookedAt      atomic.Pointer[time.Time]    // when that was
+	callers       atomic.Int64                 // inside update
+	blockedSince  atomic.Pointer[time.Time]    // since when BEGIN waits for the lock; nil: it doesn't
+	drops         cacheDrops
+	faults        *faultLog // what queries have met, the readers' too
 	watchMu       sync.Mutex
 	watchers      atomic.Pointer[[]func([]writtenEvent)]
 	commits       atomic.Int64 // number of commits, for the metrics
@@ -70,15 +70,15 @@ type writer struct {
 // if the database file is no longer the one that the connection has open.
 func newWriter(inPlace func() error, now func() time.Time, most limits, lockTimeout time.Duration) *writer {
 	w := &writer{
-		inPlace:     inPlace,
-		now:         now,
-		limits:      most,
-		lockTimeout: lockTimeout,
-		jobs:        make(chan *job, maxQueued),
-		look:        make(chan struct{}, 1),
-		closing:     make(chan struct{}),
-		stopped:     make(chan struct{}),
-		met:         &faultLog{now: now, rows: map[string]*unreadableRow{}, aside: map[string]bool{}},
+		inPlace:      inPlace,
+		now:          now,
+		limits:       most,
+		lockTimeout:  lockTimeout,
+		jobs:         make(chan *job, maxQueued),
+		checkForeign: make(chan struct{}, 1),
+		closing:      make(chan struct{}),
+		stopped:      make(chan struct{}),
+		faults:       &faultLog{now: now, rows: map[string]*unreadableRow{}, leftOut: map[string]bool{}},
 	}
 	w.drops.seed = maphash.MakeSeed()
 	return w
@@ -120,7 +120,7 @@ func (w *writer) connect() (err error) {
 		return err
 	}
 	w.queries = newQueries(w.conn.PrepareContext)
-	w.queries.met, w.queries.limits, w.queries.writes = w.met, w.limits, true
+	w.queries.faults, w.queries.limits, w.queries.writes = w.faults, w.limits, true
 	w.dataVersion = -1 // unknown: each connection starts with a value of its own
 	w.lookedAt.Store(new(time.Time))
 	return nil
@@ -162,17 +162,17 @@ func addTotals(a, b total) total {
 	return a
 }
 
-// quiet declares that the transaction changes nothing that is cached, so that its commit drops nothing. Only the
+// dropsNothing declares that the transaction changes nothing that is cached, so that its commit drops nothing. Only the
 // outermost function of a job may say so, or only: the one that knows all that the job does.
-func (t *tx) quiet() { t.isQuiet = true }
+func (t *tx) dropsNothing() { t.isQuiet = true }
 
-// only declares that of what is cached, the transaction changes nothing but what depends on the row with this id: a
-// licence or a widget.
-func (t *tx) only(id string) { t.onlyID = id }
+// dropsOnly declares that of what is cached, the transaction changes nothing but what depends on the row with this
+// id: a licence or a widget.
+func (t *tx) dropsOnly(id string) { t.onlyID = id }
 
-// drops counts the commits that drop what is cached, so that a value can be checked for staleness without reading
+// cacheDrops counts the commits that drop what is cached, so that a value can be checked for staleness without reading
 // the file. A commit drops everything, unless each of its jobs was quiet, changed no row, or named one id (only).
-type drops struct {
+type cacheDrops struct {
 	any  atomic.Uint64       // all of them
 	all  atomic.Uint64       // those that dropped everything
 	ofID [4096]atomic.Uint64 // those that named an id, by its hash
@@ -183,7 +183,7 @@ type drops struct {
 type version struct{ all, ofID uint64 }
 
 // version returns the version of a value that depends on the row with this id; "": on anything else.
-func (d *drops) version(id string) version {
+func (d *cacheDrops) version(id string) version {
 	v := version{all: d.all.Load()}
 	if id != "" {
 		v.ofID = d.count(id).Load()
@@ -192,12 +192,12 @@ func (d *drops) version(id string) version {
 }
 
 // count returns the counter of an id, which other ids with the same hash share.
-func (d *drops) count(id string) *atomic.Uint64 {
+func (d *cacheDrops) count(id string) *atomic.Uint64 {
 	return &d.ofID[maphash.String(d.seed, id)%uint64(len(d.ofID))]
 }
 
 // drop drops what is cached of the row with this id; "": everything. It must run before a caller gets the result.
-func (d *drops) drop(id string) {
+func (d *cacheDrops) drop(id string) {
 	if id == "" {
 		d.all.Add(1)
 	} else {
@@ -400,7 +400,7 @@ func (w *writer) loop() {
 			if len(w.jobs) > 0 {
 				w.yield()
 			}
-		case <-w.look:
+		case <-w.checkForeign:
 			w.lookForForeignCommits()
 		case <-w.closing:
 			for len(w.jobs) > 0 {
@@ -432,7 +432,7 @@ func (w *writer) cachesFresh() bool {
 		return true
 	}
 	select {
-	case w.look <- struct{}{}:
+	case w.checkForeign <- struct{}{}:
 	default: // it is to look already
 	}
 	return false
@@ -560,7 +560,7 @@ func (w *writer) runAlone(j *job) error {
 
 // keepsWrites reports whether what a job wrote is committed when the job returns err.
 func keepsWrites(err error) bool {
-	var kept keptError
+	var kept committedError
 	return err == nil || errors.As(err, &kept)
 }
 
@@ -605,7 +605,7 @@ func (w *writer) commit(batch []*job, errs []error) error {
 		err = fmt.Errorf("%w (%v)", errCommitUnknown, err)
 	}
 	for i, j := range batch {
-		var kept keptError
+		var kept committedError
 		switch errors.As(errs[i], &kept); {
 		case !keepsWrites(errs[i]):
 			continue

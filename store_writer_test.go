@@ -36,7 +36,7 @@ func (f fate) job(t *tx) error { return cmp.Or(named(f.name)(t), f.then(t)) }
 var fates = []fate{
 	{"a plain write", "plain", nothing, true, ""},
 	{"one that fails", "failed", func(*tx) error { return errors.New("no such luck") }, false, "no such luck"},
-	{"a refusal that is kept", "kept", func(*tx) error { return keep(&refusal{code: codeSeatLimit}) }, true,
+	{"a refusal that is kept", "kept", func(*tx) error { return commitAnyway(&refusal{code: codeSeatLimit}) }, true,
 		"seat_limit_reached"},
 	{"one that panics", "panicked", func(*tx) error { panic("out of order") }, false, "panic in a write: out of order"},
 	{"one that breaks a rule of the schema", "ruled out",

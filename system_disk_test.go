@@ -178,7 +178,7 @@ func TestBackup_isTakenAndRestoredAsTheReadmeSays(t *testing.T) {
 			t.Errorf("systemd was asked %q", asked)
 		}
 	}
-	aside := asideOf(o.env["WIDGETD_DB"])
+	aside := movedAsideOf(o.env["WIDGETD_DB"])
 	if len(aside) != 2 {
 		t.Fatalf("put aside: %q", aside)
 	}

@@ -300,14 +300,14 @@ func TestBackup_isProvenByRestoringIt(t *testing.T) {
 	e := &env{ctx: t.Context(), getenv: func(name string) string { return o.env[name] }, stderr: io.Discard,
 		nouns: nouns(), now: time.Now, uid: os.Geteuid(), command: &command,
 		values: map[string]string{"db": o.env["WIDGETD_DB"], "key": o.env["WIDGETD_KEY"]}}
-	_, err := e.prove(proofBackup, "", func(p *proving) error { return restoreBackup(file, p.copy) })
+	_, err := e.prove(proofBackup, "", func(p *proofRun) error { return restoreBackup(file, p.copy) })
 	failIf(t, err == nil || !strings.Contains(err.Error(), "it does not have what was written just before"), "%v", err)
 	contains(t, strings.Join(needsDoing(o.object("status")), "\n"), "the last try to restore the backup, at 20")
 	// One with fewer rows, or more, is not either, whatever else it has.
 	for _, query := range []string{`DELETE FROM licenses`, `INSERT INTO accounts (id, name, created_at)
 		VALUES ('acct_1', 'x', '2026-01-01T00:00:00Z')`} {
 		o.do("license", "add", "-account", o.account, "-product", "kds")
-		_, err = e.prove(proofBackup, "", func(p *proving) error {
+		_, err = e.prove(proofBackup, "", func(p *proofRun) error {
 			err := p.st.backup(filepath.Join(o.dir, "again.db"), nil)
 			if err == nil {
 				err = os.Rename(filepath.Join(o.dir, "again.db"), p.copy)

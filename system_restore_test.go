@@ -46,7 +46,7 @@ func TestRestore_killedAtAnyStepLeavesOneOfBothWholeAndNamedAndASecondOneFinishe
 		if out, err := cmd.CombinedOutput(); err == nil || cmd.ProcessState.ExitCode() > 0 {
 			t.Fatalf("%s: %v %s", what, err, out)
 		}
-		aside := asideOf(db)
+		aside := movedAsideOf(db)
 		switch {
 		case len(aside) == 0:
 			states["before"]++
@@ -68,7 +68,7 @@ func TestRestore_killedAtAnyStepLeavesOneOfBothWholeAndNamedAndASecondOneFinishe
 			t.Errorf("%s: %q are left", what, left)
 		}
 		if len(aside) == 0 {
-			aside = asideOf(db)
+			aside = movedAsideOf(db)
 		}
 		sameContent(t, what+", aside", wholeContent(t, aside[0]), before)
 	}

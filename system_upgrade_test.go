@@ -280,7 +280,7 @@ func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
 	hasMode(t, db, 0o600)
 	sameContent(t, "gone back", contentOf(t, db, nil), before)
 	// The database with its log, which holds what was written since, and its identity.
-	aside := asideOf(db)
+	aside := movedAsideOf(db)
 	if len(aside) != 1 {
 		t.Fatalf("put aside: %q", aside)
 	}

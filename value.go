@@ -288,22 +288,22 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// How many symbols of the end of an id may stand for it; leastSaidEnd, where that is enough for an id that was made
+// How many symbols of the end of an id may stand for it; leastShortEnd, where that is enough for an id that was made
 // within recentIDs.
 const (
-	leastIDEnd   = 6
-	leastSaidEnd = 4
-	recentIDs    = 7 * 24 * time.Hour
-	mostEndings  = 10 // ids that are listed where several end so
+	leastIDEnd    = 6
+	leastShortEnd = 4
+	recentIDs     = 7 * 24 * time.Hour
+	mostEndings   = 10 // ids that are listed where several end so
 )
 
-// idEnd returns the symbols of a text that may be the end of an id: at least leastSaidEnd, in any case, with or without
-// the prefix, and with … where others are left out. It returns "" for any other text.
+// idEnd returns the symbols of a text that may be the end of an id: at least leastShortEnd, in any case, with or
+// without the prefix, and with … where others are left out. It returns "" for any other text.
 func idEnd(prefix, typed string) string {
 	symbols := strings.TrimPrefix(strings.ToLower(typed), prefix+"_")
 	symbols = strings.ToUpper(strings.TrimLeft(symbols, "….")) // dots, too
 	symbols = strings.ToLower(lookalikes.Replace(symbols))
-	if len(symbols) < leastSaidEnd || strings.Trim(symbols, crockford) != "" {
+	if len(symbols) < leastShortEnd || strings.Trim(symbols, crockford) != "" {
 		return ""
 	}
 	return symbols

@@ -132,7 +132,7 @@ func (w *webhookWorker) record() {
 	moves := w.moves()
 	if len(w.unrecorded) > 0 || len(moves) > 0 {
 		err := w.store.update(context.Background(), func(t *tx) error {
-			t.quiet()
+			t.dropsNothing()
 			failing := map[int64]bool{}
 			for _, a := range w.unrecorded {
 				if err := w.recordAttempt(t, a, failing); err != nil {

@@ -42,7 +42,7 @@ func (t *tx) setWebhookState(id, state string, reason *string) {
 // webhooks returns a page of the webhooks of an owner, newest first, starting after the id before (""
 // for the newest).
 func (q *queries) webhooks(o owner, before string, limit int) (listPage[*webhook], error) {
-	list := webhookTable.ofOwner(o)
+	list := webhookTable.whereOwner(o)
 	made, by := o.ofApp()
 	list.filter(made, by...)
 	return webhookTable.page(q, list, before, limit)

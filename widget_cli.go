@@ -63,7 +63,7 @@ func widgetRename(e *env) error {
 	if err := checkRowName(e.args[1]); err != nil {
 		return err
 	}
-	return e.changeNamed(func(t *tx) (string, error) {
+	return e.changeAndName(func(t *tx) (string, error) {
 		return "widget " + withName(e.args[0], e.args[1]) + " renamed", t.renameWidget(e.args[0], e.args[1], e.actor())
 	})
 }

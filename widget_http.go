@@ -111,7 +111,7 @@ func (a *widgetAPI) sendWidgetEvents(ctx context.Context, c *call, q *widgetEven
 		}
 	}
 	_, err = create(ctx, a.server, c, func(t *tx) (*reply, error) {
-		t.only(w.ID)
+		t.dropsOnly(w.ID)
 		t.addCounts(w.ID, q.counts, q.items, q.pages)
 		return noContent, nil
 	})

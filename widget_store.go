@@ -20,7 +20,7 @@ func (q *queries) widget(id string) (*widget, error) {
 // widgets returns the widgets of an owner, oldest first.
 func (q *queries) widgets(o owner) ([]widget, error) {
 	query, args := o.narrow(widgetTable.query+`WHERE 1`, `w.account_id`)
-	return collectShown(q, query+` ORDER BY w.id`, args, widgetTable.dest)
+	return collectReadable(q, query+` ORDER BY w.id`, args, widgetTable.dest)
 }
 
 // widgetEvent returns an event about a widget.
