@@ -27,7 +27,7 @@ func booksNoun() noun {
 		troubles: booksTroubles,
 		rows: []rowReader{booksAppTable.unreadable, bookAuthorizationTable.unreadable, bookConnectionTable.unreadable,
 			exportTable.unreadable},
-		promoted: (*tx).lookForAllSent,
+		promoted: (*tx).pollAllSent,
 	}
 }
 

@@ -255,7 +255,7 @@ func (m *month) pass() {
 	m.t.Helper()
 	m.connections = map[string]*paymentConnection{}
 	for method, provider := range map[string]string{methodCard: providerStripe, methodMobile: providerVipps} {
-		c := &openConnection{&paymentConnection{ID: newID("con", time.Now()), AccountID: m.account,
+		c := &unsealedConnection{&paymentConnection{ID: newID("con", time.Now()), AccountID: m.account,
 			Provider: provider, Live: true, CreatedAt: newStamp(time.Now()), Methods: providerOf(provider).methods},
 			connectionSecrets{Key: "rk_live_month"}}
 		m.check(c.seal(m.keys))

@@ -331,8 +331,8 @@ func (t *tx) postponeExports(connectionID string, until stamp) {
 		WHERE connection_id = ?2 AND due_at < ?1`, until, connectionID)
 }
 
-// lookForAllSent has every entry looked for in the books whose answer is not known.
-func (t *tx) lookForAllSent() error {
+// pollAllSent has every entry looked for in the books whose answer is not known.
+func (t *tx) pollAllSent() error {
 	t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
 		WHERE state IN ('sending', 'unknown') AND due_at IS NOT NULL`, t.now)
 	return nil

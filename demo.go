@@ -212,7 +212,7 @@ func (d *demo) makeFiles(e *env, log *slog.Logger) error {
 		if err := st.update(e.ctx, d.seed); err != nil {
 			return err
 		}
-		return d.live(e, st, log)
+		return d.replayPast(e, st, log)
 	})
 	d.past = time.Time{}
 	return except(err, fs.ErrExist)
@@ -246,7 +246,7 @@ func (d *demo) newServer(e *env, st *store, log *slog.Logger) error {
 	d.cards.store = st
 	d.cards.paid = func(ctx context.Context, id string) error {
 		return st.update(ctx, func(t *tx) error {
-			t.lookAt(id)
+			t.pollPayment(id)
 			return nil
 		})
 	}

@@ -193,7 +193,7 @@ func (d *demo) connectProvider(t *tx) error {
 			return err
 		}
 	}
-	c := &openConnection{&paymentConnection{ID: t.newID("con"), AccountID: d.account, Provider: providerStripe,
+	c := &unsealedConnection{&paymentConnection{ID: t.newID("con"), AccountID: d.account, Provider: providerStripe,
 		Name: demoMark, CreatedAt: t.now, Methods: stripeDeclared.methods}, connectionSecrets{Key: "rk_test_demo"}}
 	if err := c.seal(d.keys); err != nil {
 		return err

@@ -47,13 +47,13 @@ func (p *demoProvider) readsFirst() bool { return true }
 
 // call implements provider.
 func (p *demoProvider) call(op *paymentOperation, pay *payment, o *order, returnURL string) providerCall {
-	begin := demoSession{titleOf(o), returnURL, pay.Currency, pay.atOnce()}
+	begin := demoSession{titleOf(o), returnURL, pay.Currency, pay.capturedFirst()}
 	return providerCall{Path: op.Kind, Body: string(encodeJSON(begin))}
 }
 
 // send implements provider. An operation that the attempt's state does not allow is refused.
 func (p *demoProvider) send(
-	_ context.Context, _ *openConnection, op *paymentOperation, call providerCall,
+	_ context.Context, _ *unsealedConnection, op *paymentOperation, call providerCall,
 ) (sent sentOperation, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,8 +93,8 @@ func newDemoProvider(real provider, base, home string, now func() time.Time) *de
 	return &demoProvider{provider: real, base: base, home: home, now: now, attempts: map[string]*demoAttempt{}}
 }
 
-// look implements provider.
-func (p *demoProvider) look(_ context.Context, _ *openConnection, pay *payment) (*paymentReport, error) {
+// fetchStatus implements provider.
+func (p *demoProvider) fetchStatus(_ context.Context, _ *unsealedConnection, pay *payment) (*paymentReport, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.attempts[pay.ID]
@@ -112,7 +112,7 @@ func (p *demoProvider) look(_ context.Context, _ *openConnection, pay *payment) 
 
 // recall returns how an attempt stands by its row.
 func (p *demoProvider) recall(pay *payment) *demoAttempt {
-	a := &demoAttempt{demoSession: demoSession{"Order " + pay.OrderID, p.home, pay.Currency, pay.atOnce()},
+	a := &demoAttempt{demoSession: demoSession{"Order " + pay.OrderID, p.home, pay.Currency, pay.capturedFirst()},
 		paymentReport: paymentReport{phase: phaseApproved, amount: pay.Amount, currency: pay.Currency,
 			authorized: pay.Authorized, captured: pay.Captured, capturedAt: pay.CapturedAt.Time, refunded: pay.Refunded,
 			captureBefore: pay.CaptureBefore.Time, sessionID: "cs_" + pay.ID}}
@@ -132,18 +132,18 @@ func (p *demoProvider) recall(pay *payment) *demoAttempt {
 
 // The rest of provider: what the demo is connected with is always there, and sends no webhooks.
 
-func (p *demoProvider) notice(*openConnection, *http.Request, []byte, time.Time) (paymentNotice, error) {
+func (p *demoProvider) notice(*unsealedConnection, *http.Request, []byte, time.Time) (paymentNotice, error) {
 	return paymentNotice{}, errNotice
 }
-func (p *demoProvider) tries(context.Context, *openConnection, string) error     { return nil }
-func (p *demoProvider) connect(context.Context, *openConnection, string) error   { return nil }
-func (p *demoProvider) disconnect(context.Context, *openConnection) error        { return nil }
-func (p *demoProvider) check(context.Context, *openConnection) ([]string, error) { return nil, nil }
+func (p *demoProvider) checkMethods(context.Context, *unsealedConnection, string) error { return nil }
+func (p *demoProvider) connect(context.Context, *unsealedConnection, string) error      { return nil }
+func (p *demoProvider) disconnect(context.Context, *unsealedConnection) error           { return nil }
+func (p *demoProvider) check(context.Context, *unsealedConnection) ([]string, error)    { return nil, nil }
 
 // payouts implements provider. At midnight by UTC what is not paid out yet is, in each currency in which that is any
 // money, and arrives two days later.
 func (p *demoProvider) payouts(
-	_ context.Context, c *openConnection, _, _ string, now time.Time,
+	_ context.Context, c *unsealedConnection, _, _ string, now time.Time,
 ) (*payoutNews, error) {
 	today, news, sums := now.UTC().Format(time.DateOnly), &payoutNews{}, map[string]int64{}
 	arrived, err := p.store.payoutsBetween(ownedBy(c.AccountID), "", today, nil, 100)
@@ -151,15 +151,15 @@ func (p *demoProvider) payouts(
 		return nil, err
 	}
 	tell := func(id, currency string, amount int64, arrival businessDate, status string) {
-		news.told = append(news.told, payoutReport{providerID: id, amount: amount, currency: currency, arrival: arrival,
-			automatic: true, method: "standard", status: status, complete: true})
+		news.payouts = append(news.payouts, payoutReport{providerID: id, amount: amount, currency: currency,
+			arrival: arrival, automatic: true, method: "standard", status: status, complete: true})
 	}
 	for _, row := range arrived {
 		if row.Status == demoInTransit {
 			tell(*row.ProviderID, row.Currency, row.Amount, *row.ArrivalDate, payoutPaid)
 		}
 	}
-	rows, err := p.owed(c.AccountID, today)
+	rows, err := p.notPaidOut(c.AccountID, today)
 	for i := range rows {
 		sums[rows[i].currency] += rows[i].net()
 	}
@@ -173,11 +173,11 @@ func (p *demoProvider) payouts(
 
 // payoutRows implements provider.
 func (p *demoProvider) payoutRows(
-	_ context.Context, c *openConnection, id, _ string,
+	_ context.Context, c *unsealedConnection, id, _ string,
 ) (rows []ledgerRow, next string, err error) {
 	of := strings.TrimPrefix(id, demoPayout)
 	date, currency := of[:len(time.DateOnly)], of[len(time.DateOnly):]
-	rows, err = p.owed(c.AccountID, date)
+	rows, err = p.notPaidOut(c.AccountID, date)
 	return slices.DeleteFunc(rows, func(r ledgerRow) bool { return r.currency != currency }), "", err
 }
 
@@ -187,9 +187,9 @@ const (
 	demoInTransit = "in_transit"
 )
 
-// owed returns what is in no payout yet at the beginning of a date, less 1.4 % and 0.25 for a payment, and 15.00 for a
-// dispute.
-func (p *demoProvider) owed(accountID string, date businessDate) ([]ledgerRow, error) {
+// notPaidOut returns what is in no payout yet at the beginning of a date, less 1.4 % and 0.25 for a payment, and
+// 15.00 for a dispute.
+func (p *demoProvider) notPaidOut(accountID string, date businessDate) ([]ledgerRow, error) {
 	rows, err := p.store.notPaidOut(accountID, newStamp(midnight(date)), lastID)
 	for i := range rows {
 		switch r := &rows[i]; r.category {
@@ -230,7 +230,7 @@ func (p *demoProvider) pay(ctx context.Context, id string, good bool) (bool, err
 func (p *demoProvider) dispute(ctx context.Context, id string) error {
 	p.mu.Lock()
 	a := p.attempts[id]
-	a.disputes = append(a.disputes, disputeReport{id: "dp_demo", amount: a.captured, taken: a.captured,
+	a.disputes = append(a.disputes, disputeReport{id: "dp_demo", amount: a.captured, withdrawn: a.captured,
 		state: disputeOpen, reason: "fraudulent", at: p.now(), evidenceBy: p.now().Add(days(14))})
 	p.mu.Unlock()
 	return p.paid(ctx, id)

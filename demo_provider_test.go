@@ -109,7 +109,7 @@ func TestDemoProvider_goesOnFromTheRows(t *testing.T) {
 		row(paymentPartRefunded, 0, 2000, 500)
 	for p, want := range map[*payment]paymentPhase{open: phaseOpen, authorized: phaseApproved, captured: phaseApproved,
 		row(paymentCancelled, 0, 0, 0): phaseCancelled, row(paymentCreated, 0, 0, 0): phaseUnknown} {
-		r, err := d.look(t.Context(), nil, p)
+		r, err := d.fetchStatus(t.Context(), nil, p)
 		if err != nil || r.phase != want || r.amount != 2000 || r.captured != p.Captured || r.refunded != p.Refunded {
 			t.Errorf("%s: %+v, %v", p.State, r, err)
 		}
@@ -129,7 +129,7 @@ func TestDemoProvider_goesOnFromTheRows(t *testing.T) {
 			t.Errorf("%s of %d: %v", step.kind, step.amount, err)
 		}
 	}
-	r, err := d.look(t.Context(), nil, captured)
+	r, err := d.fetchStatus(t.Context(), nil, captured)
 	if err != nil || r.refunded != 2000 || len(r.refunds) != 1 || r.exceeds() {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -161,7 +161,7 @@ func TestDemoProvider_paysOutOnceWhatIsOwed(t *testing.T) {
 	d.store = st
 	account, err := oneValue[string](st.queries, `SELECT account_id FROM payouts LIMIT 1`)
 	must(t, err)
-	c := &openConnection{&paymentConnection{AccountID: account}, connectionSecrets{}}
+	c := &unsealedConnection{&paymentConnection{AccountID: account}, connectionSecrets{}}
 	later := demoDawn.AddDate(0, 0, 3)
 	owes := func(step, forget string) map[string]int64 {
 		t.Helper()
@@ -169,7 +169,7 @@ func TestDemoProvider_paysOutOnceWhatIsOwed(t *testing.T) {
 		news, err := d.payouts(t.Context(), c, "", "", later)
 		must(t, err)
 		arrived, owed := int64(0), map[string]int64{}
-		for _, r := range news.told {
+		for _, r := range news.payouts {
 			if r.status == payoutPaid {
 				arrived++
 				continue

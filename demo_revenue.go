@@ -34,8 +34,8 @@ type demoCounter struct {
 	Round                  int64 // tips are multiples of this
 }
 
-// A demoDeed is something that was done at a time of the past.
-type demoDeed struct {
+// A demoStep is something that was done at a time of the past.
+type demoStep struct {
 	at time.Time
 	do func(context.Context) error
 }
@@ -44,16 +44,16 @@ type demoDeed struct {
 type demoLife struct {
 	*demo
 	random *rand.Rand
-	deeds  []demoDeed
+	deeds  []demoStep
 }
 
 // add adds something that was done.
 func (l *demoLife) add(at time.Time, do func(context.Context) error) {
-	l.deeds = append(l.deeds, demoDeed{at, do})
+	l.deeds = append(l.deeds, demoStep{at, do})
 }
 
-// live does all that was done over the store of a new file, the oldest first.
-func (d *demo) live(e *env, st *store, log *slog.Logger) error {
+// replayPast does all that was done over the store of a new file, the oldest first.
+func (d *demo) replayPast(e *env, st *store, log *slog.Logger) error {
 	if err := d.newServer(e, st, log); err != nil {
 		return err
 	}
@@ -104,14 +104,14 @@ func (l *demoLife) addDay(c *demoCounter, date businessDate, start time.Time, ag
 		if n == 0 {
 			method = c.Methods[0]
 		}
-		o := l.draw(c)
+		o := l.makeOrder(c)
 		o["reference"] = fmt.Sprintf("%s%s %s %d", sampleReference, date, c.Currency, n+1)
 		l.addOrder(at, o, method, ago, n)
 	}
 }
 
-// draw makes an order.
-func (l *demoLife) draw(c *demoCounter) map[string]any {
+// makeOrder makes an order.
+func (l *demoLife) makeOrder(c *demoCounter) map[string]any {
 	lines := []map[string]any{}
 	pick := func(items []orderLine, least int) {
 		for _, i := range l.random.Perm(len(items))[:least+l.random.IntN(2)] {

@@ -812,7 +812,7 @@ func (k *till) readsThousandRows(i int) {
 			if err != nil {
 				return err
 			}
-			more, err = k.payouts.adoptNews(t, source, news)
+			more, err = k.payouts.saveNews(t, source, news)
 			return err
 		}))
 	}

@@ -325,8 +325,8 @@ func newsText(news *payoutNews, err error) string {
 		return failureText(err)
 	}
 	var parts []string
-	for i := range news.told {
-		parts = append(parts, payoutText(&news.told[i]))
+	for i := range news.payouts {
+		parts = append(parts, payoutText(&news.payouts[i]))
 	}
 	text := strings.Join(append(parts, rowTexts(news.rows)...), "; ") + ", then " + news.cursor
 	if news.more {

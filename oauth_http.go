@@ -544,11 +544,11 @@ func (s *server) updateApp(ctx context.Context, c *call, of owner, set change) (
 }
 
 // A secretRotation is how a client secret is replaced.
-type secretRotation struct{ atOnce bool }
+type secretRotation struct{ immediate bool }
 
 func readSecretRotation(in *input) (r *secretRotation) {
 	r = new(secretRotation)
-	r.atOnce, _ = in.boolTerm("now") // The secret before ends at once.
+	r.immediate, _ = in.boolTerm("now") // The secret before ends at once.
 	return r
 }
 
@@ -561,7 +561,7 @@ func (s *server) rotateAppSecret(
 ) (*appWithSecret, error) {
 	c.stillTrue = replaysOf(of, mayHaveAgain(c.caller))
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
-		p, secret, err := rotateAppSecret(t, of, c.id(), r.atOnce, c.caller)
+		p, secret, err := rotateAppSecret(t, of, c.id(), r.immediate, c.caller)
 		return &appWithSecret{p, &secret}, err
 	})
 }

@@ -406,7 +406,7 @@ func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) 
 	t.addOrder(o)
 	t.addEvent(totalEvent(o, eventOrderCreated, actor))
 	if o.Total == 0 {
-		err = o.enter(t, orderPaid, stateEntry{actor: actor, method: methodNone, paidAt: t.now})
+		err = o.enterState(t, orderPaid, stateEntry{actor: actor, method: methodNone, paidAt: t.now})
 		t.saveOrder(o)
 	}
 	if who != (guest{}) {

@@ -280,7 +280,7 @@ func orderErase(e *env) error {
 
 func orderSettle(e *env) error {
 	asked, err := changed(e, func(t *tx) (int, error) {
-		asked, err := lookAtOrder(t, anyAccount, e.args[0])
+		asked, err := pollOrder(t, anyAccount, e.args[0])
 		return asked, e.explain(err)
 	})
 	if err != nil {

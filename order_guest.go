@@ -92,10 +92,10 @@ func (o *order) eraseDeadlines() {
 	}
 }
 
-// hideWanted hides when the guest wants the order also in the times that follow from that: callers see none until
+// hideWantedTime hides when the guest wants the order also in the times that follow from that: callers see none until
 // which it is to be accepted, nor at which it is ready, and that it expires, if it does, as if it were wanted at
 // once.
-func (o *order) hideWanted(q *queries) error {
+func (o *order) hideWantedTime(q *queries) error {
 	o.AcceptBy, o.ReadyAt = stamp{}, stamp{}
 	if o.Pay == payLater {
 		settings, err := q.settings(o.AccountID)

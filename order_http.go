@@ -91,7 +91,7 @@ func listedOrders(q *queries, rows []*order) (views []*order, left *unreadableRo
 		o.setGuest(byOrder[o.ID])
 		o.Payment = payments[valueOr(o.PaymentID, "")]
 		if o.setViews(); o.wantedErased() {
-			if err := o.hideWanted(q); err != nil {
+			if err := o.hideWantedTime(q); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -281,7 +281,7 @@ func hideGuest(q *queries, c *call, v *order) error {
 	}
 	v.setGuest(nil)
 	v.RejectText, v.Payment = nil, nil
-	return v.hideWanted(q)
+	return v.hideWantedTime(q)
 }
 
 // guestErased reports whether nothing is known of the guest of an order, given the answer to the call that made it.
@@ -304,7 +304,7 @@ func hideGuestOfReplay(q *queries, answer *reply) error {
 	if err := errors.Join(json.Unmarshal(answer.body, &members), json.Unmarshal(answer.body, &o)); err != nil {
 		return fmt.Errorf("decode a stored answer: %w", err)
 	}
-	if err := o.hideWanted(q); err != nil {
+	if err := o.hideWantedTime(q); err != nil {
 		return err
 	}
 	for _, name := range []string{"customer", "fulfilment", "language", "payment", "accept_by", "ready_at"} {

@@ -50,7 +50,7 @@ func waitForAcceptance(t *tx, o *order) error {
 
 // markPaid writes that an order was paid.
 func markPaid(t *tx, o *order, method orderMethod, at stamp, actor string) error {
-	err := o.enter(t, orderPaid, stateEntry{actor: actor, method: method, paidAt: at})
+	err := o.enterState(t, orderPaid, stateEntry{actor: actor, method: method, paidAt: at})
 	t.saveOrder(o)
 	return err
 }
@@ -84,7 +84,7 @@ func payOutside(t *tx, by owner, id string, method orderMethod, at stamp, actor 
 		return o, markPaid(t, o, method, at, actor)
 	}
 	o.Closing = new(orderClosing(closingPaid))
-	t.saveAndLook(o, live.ID)
+	t.saveAndPoll(o, live.ID)
 	return o, nil
 }
 

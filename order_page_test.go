@@ -43,7 +43,7 @@ func newGuestService(t testing.TB, change ...func(*storeOptions, *serverOptions)
 		o.urls = map[string]string{"stripe-url": web.URL}
 	})...)
 	g.change(func(t *tx) error {
-		c := &openConnection{&paymentConnection{ID: t.newID("con"), AccountID: g.account, Provider: providerStripe,
+		c := &unsealedConnection{&paymentConnection{ID: t.newID("con"), AccountID: g.account, Provider: providerStripe,
 			CreatedAt: t.now}, connectionSecrets{Key: "rk_test_lemon"}}
 		if err := c.seal(g.keys); err != nil {
 			return err

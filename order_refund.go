@@ -47,8 +47,8 @@ type newRefund struct {
 // refundPause is how long the same refund of an order is refused for, unless it is asked for with an Idempotency-Key.
 const refundPause = 10 * time.Second
 
-// aimed reports whether parts of the order are to be given back.
-func (w *newRefund) aimed() bool { return len(w.lines) > 0 || w.delivery > 0 || w.tip > 0 }
+// namesParts reports whether parts of the order are to be given back.
+func (w *newRefund) namesParts() bool { return len(w.lines) > 0 || w.delivery > 0 || w.tip > 0 }
 
 // upTo returns the amount that is to be given back, of at most what is left. Errors: refund_too_large.
 func (w *newRefund) upTo(left int64, currency string) (int64, error) {
@@ -257,7 +257,7 @@ func (left *refundable) byParts(w *newRefund) (*refund, error) {
 
 // wish makes the refund that w asks for. Errors: refund_too_large, a refusal that names the lines that are wrong.
 func (left *refundable) wish(w newRefund) (*refund, error) {
-	if w.aimed() {
+	if w.namesParts() {
 		return left.byParts(&w)
 	}
 	amount, err := w.upTo(left.amount(), left.order.Currency)
@@ -267,15 +267,15 @@ func (left *refundable) wish(w newRefund) (*refund, error) {
 	return left.byAmount(amount), nil
 }
 
-// atOnce reports whether the order's money was captured by being paid, before the restaurant accepted it. That is the
-// sale, of all that was ordered.
-func (o *order) atOnce() bool {
-	return !o.PaidAt.IsZero() && !o.AuthorizedAt.IsZero() && findMethod(valueOr(o.Method, "")).atOnce
+// capturedFirst reports whether the order's money was captured by being paid, before the restaurant accepted it.
+// That is the sale, of all that was ordered.
+func (o *order) capturedFirst() bool {
+	return !o.PaidAt.IsZero() && !o.AuthorizedAt.IsZero() && findMethod(valueOr(o.Method, "")).capturedFirst
 }
 
 // sold returns the order as it is sold: with all units accepted if its money was captured before that.
 func (o *order) sold() *order {
-	if !o.atOnce() {
+	if !o.capturedFirst() {
 		return o
 	}
 	all := *o
@@ -293,7 +293,7 @@ func (o *order) soldBy(paymentID *string) bool {
 	if paymentID == nil || o.paidOutside() {
 		return paymentID == nil && o.wasPaid()
 	}
-	return (o.wasPaid() || o.atOnce()) && valueOr(o.PaymentID, "") == *paymentID
+	return (o.wasPaid() || o.capturedFirst()) && valueOr(o.PaymentID, "") == *paymentID
 }
 
 // findRefund returns the refund with an id, nil if there is none.
@@ -348,8 +348,8 @@ func (m *orderMoney) paymentID() *string {
 	return &m.payment.ID
 }
 
-// back ranges over the refunds that give the attempt's money back, or what was paid outside.
-func (m *orderMoney) back(yield func(*refund) bool) {
+// refundsOfMoney ranges over the refunds that give the attempt's money back, or what was paid outside.
+func (m *orderMoney) refundsOfMoney(yield func(*refund) bool) {
 	for i := range m.refunds {
 		f := &m.refunds[i]
 		if valueOr(f.PaymentID, "") == valueOr(m.paymentID(), "") && !yield(f) {
@@ -360,7 +360,7 @@ func (m *orderMoney) back(yield func(*refund) bool) {
 
 // refundOf returns the first refund of back that is so, nil if there is none.
 func (m *orderMoney) refundOf(is func(*refund) bool) *refund {
-	for f := range m.back {
+	for f := range m.refundsOfMoney {
 		if is(f) {
 			return f
 		}
@@ -368,18 +368,18 @@ func (m *orderMoney) refundOf(is func(*refund) bool) *refund {
 	return nil
 }
 
-// taken returns how much the bank has taken of the attempt for disputes, and has not put back.
-func (m *orderMoney) taken() int64 { return takenOf(m.disputes, valueOr(m.paymentID(), "")) }
+// disputed returns how much the bank has taken of the attempt for disputes, and has not put back.
+func (m *orderMoney) disputed() int64 { return withdrawnOf(m.disputes, valueOr(m.paymentID(), "")) }
 
 // balance returns the balance of the attempt, or of what was paid outside.
 func (m *orderMoney) balance() *balance {
-	b := &balance{pays: m.pays(), total: m.order.Total, taken: m.taken()}
+	b := &balance{pays: m.pays(), total: m.order.Total, disputed: m.disputed()}
 	if m.payment != nil {
 		b.captured = m.payment.Captured
 	}
-	for f := range m.back {
+	for f := range m.refundsOfMoney {
 		if f.State != refundFailed {
-			b.back += f.Amount
+			b.refunded += f.Amount
 		}
 		if f.State == refundPending && !m.now.Before(f.CreatedAt.Add(refundLate)) {
 			b.late += f.Amount
@@ -388,9 +388,9 @@ func (m *orderMoney) balance() *balance {
 	return b
 }
 
-// keeps returns what the attempt has captured, less what was given back or is to be given back.
-func (m *orderMoney) keeps() int64 {
-	return m.payment.Captured - max(m.balance().back, m.payment.Refunded)
+// kept returns what the attempt has captured, less what was given back or is to be given back.
+func (m *orderMoney) kept() int64 {
+	return m.payment.Captured - max(m.balance().refunded, m.payment.Refunded)
 }
 
 // unaccountedIfPaid returns how much an order that is to be paid with the attempt would not account for, if that is in
@@ -400,7 +400,7 @@ func (m *orderMoney) unaccountedIfPaid() int64 {
 	if p.State != paymentReview || valueOr(p.Reason, "") != reasonCaptureDiffers || o.dead() || o.wasPaid() {
 		return 0
 	}
-	return m.keeps() - o.Total
+	return m.kept() - o.Total
 }
 
 // left returns what the money has sold, less what refunds give back of it.
@@ -410,11 +410,11 @@ func (m *orderMoney) left(refunds []refund) *refundable {
 	if m.payment != nil {
 		left.money = max(sold.Total, m.payment.Captured)
 	}
-	return m.less(left, refunds)
+	return m.lessRefunds(left, refunds)
 }
 
-// less takes off what refunds of the money give back that have not failed.
-func (m *orderMoney) less(left *refundable, refunds []refund) *refundable {
+// lessRefunds takes off what refunds of the money give back that have not failed.
+func (m *orderMoney) lessRefunds(left *refundable, refunds []refund) *refundable {
 	for i := range refunds {
 		if f := &refunds[i]; f.State != refundFailed && valueOr(f.PaymentID, "") == valueOr(m.paymentID(), "") {
 			left.take(f)
@@ -432,21 +432,21 @@ func (m *orderMoney) repeated(w *newRefund) *refund {
 	})
 }
 
-// A moneyUse is what money is for of which a refund is asked.
-type moneyUse int
+// A moneyPurpose is what the money is for of which a refund is asked.
+type moneyPurpose int
 
 const (
-	useNothing     moneyUse = iota // nothing was paid that could be given back
-	useWaits                       // it was captured by being paid, and the order waits to be accepted
-	useSold                        // the order is paid with it
-	useUnaccounted                 // the order does not account for it
+	useNothing     moneyPurpose = iota // nothing was paid that could be given back
+	useWaits                           // it was captured by being paid, and the order waits to be accepted
+	useSold                            // the order is paid with it
+	useUnaccounted                     // the order does not account for it
 )
 
 // use judges what the money is for of which w asks some back, and how much of it the order does not account for.
-func (m *orderMoney) use(w *newRefund) (use moneyUse, unaccounted int64) {
+func (m *orderMoney) use(w *newRefund) (use moneyPurpose, unaccounted int64) {
 	o, p := m.order, m.payment
 	switch {
-	case o.atOnce() && !o.wasPaid() && !o.dead():
+	case o.capturedFirst() && !o.wasPaid() && !o.dead():
 		return useWaits, 0
 	case m.pays():
 		if p != nil && w.paymentID != "" {
@@ -459,16 +459,16 @@ func (m *orderMoney) use(w *newRefund) (use moneyUse, unaccounted int64) {
 	case p == nil || p.Captured == 0:
 		return useNothing, 0
 	case o.dead(), o.wasPaid():
-		return useUnaccounted, max(0, m.keeps()-m.taken())
+		return useUnaccounted, max(0, m.kept()-m.disputed())
 	}
-	if unaccounted = m.unaccountedIfPaid() - m.taken(); unaccounted > 0 {
+	if unaccounted = m.unaccountedIfPaid() - m.disputed(); unaccounted > 0 {
 		use = useUnaccounted
 	}
 	return use, unaccounted
 }
 
-// wished makes the refund that w asks for. What the bank has taken for a dispute can't be given back again.
-func (m *orderMoney) wished(w newRefund) (*refund, error) {
+// newRefund makes the refund that w asks for. What the bank has taken for a dispute can't be given back again.
+func (m *orderMoney) newRefund(w newRefund) (*refund, error) {
 	o, p := m.order, m.payment
 	if p != nil {
 		limit := findMethod(p.Method).refunds
@@ -484,8 +484,8 @@ func (m *orderMoney) wished(w newRefund) (*refund, error) {
 	case use == useNothing:
 		return nil, errOrderState(o, "Nothing was paid that could be given back.")
 	case use == useSold:
-		return m.wishedOfSale(w)
-	case w.aimed():
+		return m.newRefundOfSale(w)
+	case w.namesParts():
 		return nil, errOrderState(o, "Refund an amount instead of parts.")
 	}
 	amount, err := w.upTo(unaccounted, p.Currency)
@@ -495,10 +495,10 @@ func (m *orderMoney) wished(w newRefund) (*refund, error) {
 	return m.byAmount(amount, m.refunds), nil
 }
 
-// wishedOfSale makes the refund that w asks for of what was sold.
-func (m *orderMoney) wishedOfSale(w newRefund) (*refund, error) {
+// newRefundOfSale makes the refund that w asks for of what was sold.
+func (m *orderMoney) newRefundOfSale(w newRefund) (*refund, error) {
 	left := m.left(m.refunds)
-	for f := range m.back {
+	for f := range m.refundsOfMoney {
 		if f.State == refundFailed {
 			continue
 		}
@@ -506,7 +506,7 @@ func (m *orderMoney) wishedOfSale(w newRefund) (*refund, error) {
 			return nil, err
 		}
 	}
-	left.money -= m.taken()
+	left.money -= m.disputed()
 	return left.wish(w)
 }
 
@@ -527,7 +527,7 @@ func (m *orderMoney) byAmount(amount int64, refunds []refund) *refund {
 // units, as far as other refunds have left that.
 func (m *orderMoney) byUnits(amount int64) *refund {
 	o := m.order
-	units := m.less(newRefundable(o, lessVAT(o.sold().VAT, o.VAT), 0, amount), m.refunds)
+	units := m.lessRefunds(newRefundable(o, lessVAT(o.sold().VAT, o.VAT), 0, amount), m.refunds)
 	if o.dead() || units.parts() < amount {
 		return m.byAmount(amount, m.refunds)
 	}
@@ -549,21 +549,21 @@ func lessVAT(all, others []vatSum) (rest []vatSum) {
 	return rest
 }
 
-// divideFound gives the refunds that were found just now the VAT and the tip in them, of what others leave. Those of
+// matchFound gives the refunds that were found just now the VAT and the tip in them, of what others leave. Those of
 // ours for which the provider has not enough left fail, the latest first: it would refuse them. That with the id sent
 // it is being asked for already, so that one is only left out.
-func (m *orderMoney) divideFound(sent string) {
+func (m *orderMoney) matchFound(sent string) {
 	isNew := func(f refund) bool { return f.Kind == refundFound && findRefund(m.stored, f.ID) == nil }
 	if !slices.ContainsFunc(m.refunds, isNew) {
 		return
 	}
 	left, refused := m.payment.Captured, ""
-	for f := range m.back {
+	for f := range m.refundsOfMoney {
 		if f.State != refundFailed && !f.toMake() {
 			left -= f.Amount
 		}
 	}
-	for f := range m.back {
+	for f := range m.refundsOfMoney {
 		switch {
 		case !f.toMake():
 		case f.Amount <= left:
@@ -596,7 +596,7 @@ func (m *orderMoney) giveBack(actor string) {
 	p := m.payment
 	inReview := p.State == paymentReview && valueOr(p.Reason, "") != reasonRefundPending
 	failed := m.refundOf(func(f *refund) bool { return f.State == refundFailed && f.Kind != refundFound }) != nil
-	if amount := m.balance().toGiveBack(); p.atOnce() && !inReview && !failed && amount > 0 {
+	if amount := m.balance().toGiveBack(); p.capturedFirst() && !inReview && !failed && amount > 0 {
 		f := m.byUnits(amount)
 		f.Kind, f.MadeBy, f.Reason = refundNotAccepted, actor, new("not accepted")
 		m.add(f)
@@ -639,15 +639,15 @@ func (m *orderMoney) save(t *tx, actor string) error {
 
 // payAccepted writes that an order is paid whose money was captured before it was accepted.
 func payAccepted(t *tx, o *order, p *payment, actor string) error {
-	err := o.enter(t, orderPaid, stateEntry{actor: actor, method: orderMethod(p.Method), paidAt: o.PaidAt})
+	err := o.enterState(t, orderPaid, stateEntry{actor: actor, method: orderMethod(p.Method), paidAt: o.PaidAt})
 	if err != nil {
 		return err
 	}
-	return giveBackRest(t, o, p, actor)
+	return refundRest(t, o, p, actor)
 }
 
-// giveBackRest gives back what an attempt holds that its order does not account for, see giveBack. p as in moneyOf.
-func giveBackRest(t *tx, o *order, p *payment, actor string) error {
+// refundRest gives back what an attempt holds that its order does not account for, see giveBack. p as in moneyOf.
+func refundRest(t *tx, o *order, p *payment, actor string) error {
 	m, err := moneyOf(t, o, p)
 	if err != nil {
 		return err
@@ -681,7 +681,7 @@ func refundOrder(t *tx, by owner, id string, w newRefund, actor string) (*order,
 	if earlier := m.repeated(&w); w.once && earlier != nil {
 		return nil, nil, &refusal{code: codeRefundRepeated, members: []extraMember{{"refund_id", earlier.ID}}}
 	}
-	f, err := m.wished(w)
+	f, err := m.newRefund(w)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -698,7 +698,7 @@ func refundOrder(t *tx, by owner, id string, w newRefund, actor string) (*order,
 	if m.add(f); p == nil {
 		m.refunds[len(m.refunds)-1].end("", t.now)
 	} else {
-		t.lookAt(p.ID)
+		t.pollPayment(p.ID)
 	}
 	err = m.save(t, actor)
 	return o, &m.refunds[len(m.refunds)-1], err
@@ -716,7 +716,7 @@ func (m *orderMoney) counted() (n int) {
 
 // asked returns the wish as JSON, which is the same for equal wishes; nil: it is for all that is left.
 func (w *newRefund) asked() json.RawMessage {
-	if !w.aimed() && w.amount == nil {
+	if !w.namesParts() && w.amount == nil {
 		return nil
 	}
 	return bytes.TrimSpace(encodeJSON(map[string]any{"lines": w.lines, "delivery": w.delivery, "tip": w.tip,
@@ -742,7 +742,7 @@ func (m *orderMoney) count() error {
 	for i := range o.Lines {
 		o.Lines[i].Refunded = 0
 	}
-	for f := range m.back {
+	for f := range m.refundsOfMoney {
 		if f.State == refundFailed {
 			continue
 		}
@@ -760,8 +760,8 @@ func (m *orderMoney) count() error {
 		}
 	}
 	// While one takes long, the same may be given back on the provider's pages, too.
-	o.Refunded = min(max(0, b.back-b.beyond()), o.Total)
-	o.follow(max(0, done-b.beyond()))
+	o.Refunded = min(max(0, b.refunded-b.overcaptured()), o.Total)
+	o.follow(max(0, done-b.overcaptured()))
 	return nil
 }
 
@@ -770,21 +770,21 @@ type balance struct {
 	pays     bool  // the order was paid with it, or waits to be accepted with it
 	total    int64 // of the order
 	captured int64
-	taken    int64 // by disputes
-	back     int64 // given back, or under way
+	disputed int64 // by disputes
+	refunded int64 // given back, or under way
 	late     int64 // of that, what has been under way for longer than refundLate and does not count as given back
 }
 
 // unaccounted returns how much money the attempt holds that its order does not account for, 0 if they agree; negative:
 // that it lacks. What is given back counts first for what was captured beyond the total.
 func (b *balance) unaccounted() int64 {
-	held := max(0, b.captured-(b.back-b.late)-b.taken)
+	held := max(0, b.captured-(b.refunded-b.late)-b.disputed)
 	if !b.pays {
 		return held
 	}
 	more := b.captured - b.total
 	if more > 0 {
-		more = max(0, more-b.back)
+		more = max(0, more-b.refunded)
 	}
 	return min(more+b.late, held)
 }
@@ -792,9 +792,9 @@ func (b *balance) unaccounted() int64 {
 // toGiveBack returns how much of what is not accounted for is not being given back yet.
 func (b *balance) toGiveBack() int64 { return b.unaccounted() - b.late }
 
-// beyond returns how much more than the order's total was captured: what was not accepted of an order that was
+// overcaptured returns how much more than the order's total was captured: what was not accepted of an order that was
 // captured before that, or what somebody captured on the provider's own pages.
-func (b *balance) beyond() int64 { return max(0, b.captured-b.total) }
+func (b *balance) overcaptured() int64 { return max(0, b.captured-b.total) }
 
 // end has the refund end: it succeeded, or failed if failure says why, even after it had succeeded. It reports whether
 // it had not ended so before.

@@ -98,9 +98,9 @@ func (o *order) become(state orderState, with stateEntry, now stamp) {
 	o.eraseDeadlines()
 }
 
-// enter has an order enter a state, and writes what follows from that: when its guest is to be erased, what is due of
-// it, and the event. The caller saves the order.
-func (o *order) enter(t *tx, state orderState, with stateEntry) (err error) {
+// enterState has an order enter a state, and writes what follows from that: when its guest is to be erased, what is
+// due of it, and the event. The caller saves the order.
+func (o *order) enterState(t *tx, state orderState, with stateEntry) (err error) {
 	o.become(state, with, t.now)
 	t.setErasure(o)
 	t.noteRevenue(o)
@@ -152,7 +152,7 @@ func acceptOrder(t *tx, by owner, id string, lines []linePart, ready stamp, acto
 	if !ready.IsZero() {
 		o.ReadyAt = ready
 	}
-	late := o.atOnce() && o.waits() && p != nil && valueOr(p.Reason, "") == reasonRefundPending
+	late := o.capturedFirst() && o.waits() && p != nil && valueOr(p.Reason, "") == reasonRefundPending
 	if p != nil && p.State == paymentReview && !late {
 		return o, acceptFromReview(t, o, p, lines, actor)
 	}
@@ -163,7 +163,7 @@ func acceptOrder(t *tx, by owner, id string, lines []linePart, ready stamp, acto
 		return nil, err
 	}
 	if p == nil {
-		return o, keepAccepted(t, o, actor)
+		return o, noteAccepted(t, o, actor)
 	}
 	settings, err := t.settings(o.AccountID)
 	if err != nil {
@@ -171,7 +171,7 @@ func acceptOrder(t *tx, by owner, id string, lines []linePart, ready stamp, acto
 	}
 	o.Capture = findMethod(p.Method).early &&
 		(settings.CaptureOn == captureOnAccept || o.endsEarly(p.lapses(t.now).Time))
-	if err := keepAccepted(t, o, actor); err != nil || !o.atOnce() {
+	if err := noteAccepted(t, o, actor); err != nil || !o.capturedFirst() {
 		return o, err
 	}
 	return o, payAccepted(t, o, p, actor)
@@ -182,12 +182,12 @@ func (o *order) waits() bool {
 	return o.State == orderAuthorized || o.State == orderOpen && o.Pay == payLater
 }
 
-// keepAccepted writes that an order was accepted.
-func keepAccepted(t *tx, o *order, actor string) error {
+// noteAccepted writes that an order was accepted.
+func noteAccepted(t *tx, o *order, actor string) error {
 	if o.PaymentID != nil {
-		t.lookAt(*o.PaymentID)
+		t.pollPayment(*o.PaymentID)
 	}
-	err := o.enter(t, orderAccepted, stateEntry{actor: actor})
+	err := o.enterState(t, orderAccepted, stateEntry{actor: actor})
 	t.saveOrder(o)
 	return err
 }
@@ -223,7 +223,7 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []linePart, actor strin
 		if o.AuthorizedAt.IsZero() {
 			o.AuthorizedAt = t.now
 		}
-		return keepAccepted(t, o, actor)
+		return noteAccepted(t, o, actor)
 	}
 	return errOrderState(o, fmt.Sprintf("Its payment is in review (%s), and what is authorised or captured "+
 		"does not pay its total. Accept fewer units, or cancel the order and refund what was captured.",
@@ -261,7 +261,7 @@ func captureOrder(t *tx, by owner, id string) (*order, error) {
 		return o, nil
 	}
 	o.Capture = true
-	t.saveAndLook(o, *o.PaymentID)
+	t.saveAndPoll(o, *o.PaymentID)
 	return o, nil
 }
 
@@ -269,18 +269,18 @@ func captureOrder(t *tx, by owner, id string) (*order, error) {
 // that the money is released. What was charged already is given back. more are further data of the event.
 func endOrder(t *tx, o *order, state orderState, reason, actor string, more ...string) error {
 	data := append([]string{"reason", reason}, more...)
-	if err := o.enter(t, state, stateEntry{actor: actor, data: data}); err != nil {
+	if err := o.enterState(t, state, stateEntry{actor: actor, data: data}); err != nil {
 		return err
 	}
 	t.saveOrder(o)
 	if o.PaymentID == nil {
 		return nil
 	}
-	t.lookAt(*o.PaymentID)
-	if !o.atOnce() {
+	t.pollPayment(*o.PaymentID)
+	if !o.capturedFirst() {
 		return nil
 	}
-	return giveBackRest(t, o, nil, actor)
+	return refundRest(t, o, nil, actor)
 }
 
 // An orderRejectReason is why an order was refused; `null`: it was not, or no reason was given.
@@ -344,7 +344,7 @@ func expireOrder(t *tx, o *order) error {
 		return endOrder(t, o, orderExpired, reason, actorTime)
 	}
 	o.Closing = new(orderClosing(closingExpired))
-	t.saveAndLook(o, live.ID)
+	t.saveAndPoll(o, live.ID)
 	return nil
 }
 
@@ -379,9 +379,9 @@ func eachOrder(
 	})
 }
 
-// lookAtOrder has the provider asked now about each attempt to pay an order of an owner, and returns how many
+// pollOrder has the provider asked now about each attempt to pay an order of an owner, and returns how many
 // attempts there are. Errors: errOrder.
-func lookAtOrder(t *tx, by owner, id string) (attempts int, err error) {
+func pollOrder(t *tx, by owner, id string) (attempts int, err error) {
 	o, err := t.order(by, id)
 	if err != nil {
 		return 0, err
@@ -391,7 +391,7 @@ func lookAtOrder(t *tx, by owner, id string) (attempts int, err error) {
 		return 0, err
 	}
 	for i := range all {
-		t.lookAt(all[i].ID)
+		t.pollPayment(all[i].ID)
 	}
 	return len(all), nil
 }

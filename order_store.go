@@ -45,10 +45,10 @@ func (t *tx) setErasure(o *order) {
 	t.exec(`UPDATE order_customers SET erase_at = ?1 WHERE order_id = ?2 AND erase_at IS NOT ?1`, o.eraseAt(), o.ID)
 }
 
-// saveAndLook writes what can change in an order, and has the provider of an attempt to pay it asked.
-func (t *tx) saveAndLook(o *order, paymentID string) {
+// saveAndPoll writes what can change in an order, and has the provider of an attempt to pay it asked.
+func (t *tx) saveAndPoll(o *order, paymentID string) {
 	t.saveOrder(o)
-	t.lookAt(paymentID)
+	t.pollPayment(paymentID)
 }
 
 // refundTable describes the table refunds.

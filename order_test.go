@@ -531,7 +531,7 @@ func randomWish(o *order, random *rand.Rand) (w newRefund) {
 			}
 		}
 	}
-	if !w.aimed() && w.amount == nil && random.IntN(3) > 0 {
+	if !w.namesParts() && w.amount == nil && random.IntN(3) > 0 {
 		w.amount = ptr(int64(1))
 	}
 	return w

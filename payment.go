@@ -32,8 +32,8 @@ func paymentNoun() noun {
 			paymentRefusalTable.unreadable},
 		check:    checkPayments,
 		holdings: []holding{heldPayments},
-		close:    (*tx).lookAtLivePayments,
-		promoted: (*tx).lookAtAllLive,
+		close:    (*tx).pollLivePayments,
+		promoted: (*tx).pollAllLive,
 	}
 }
 
@@ -178,8 +178,8 @@ type connectionSecrets struct {
 	WebhookSecret   string `json:"webhook_secret,omitempty"`   // the provider chose it
 }
 
-// An openConnection is a connection with its secrets, as the clients of providers need it.
-type openConnection struct {
+// An unsealedConnection is a connection with its secrets, as the clients of providers need it.
+type unsealedConnection struct {
 	*paymentConnection
 	secrets connectionSecrets
 }
@@ -203,7 +203,7 @@ const (
 )
 
 // words returns a text of the connection's provider for the operator: one printable line without our secrets.
-func (c *openConnection) words(text string) string {
+func (c *unsealedConnection) words(text string) string {
 	s := &c.secrets
 	for _, secret := range []string{s.Key, s.ClientID, s.ClientSecret, s.SubscriptionKey, s.WebhookSecret} {
 		if secret != "" {
@@ -224,8 +224,8 @@ const (
 )
 
 // open returns a connection with its secrets. It fails if they were sealed with another key file.
-func (c *paymentConnection) open(keys *keyring) (*openConnection, error) {
-	opened := &openConnection{paymentConnection: c}
+func (c *paymentConnection) open(keys *keyring) (*unsealedConnection, error) {
+	opened := &unsealedConnection{paymentConnection: c}
 	plain, err := keys.unsealFor(sealedConnection, c.ID, c.Sealed)
 	if err != nil {
 		return nil, err
@@ -234,7 +234,7 @@ func (c *paymentConnection) open(keys *keyring) (*openConnection, error) {
 }
 
 // seal puts the secrets of a connection into its row.
-func (c *openConnection) seal(keys *keyring) error {
+func (c *unsealedConnection) seal(keys *keyring) error {
 	plain, err := json.Marshal(c.secrets)
 	if err == nil {
 		c.Sealed = keys.sealFor(sealedConnection, c.ID, plain)
@@ -383,7 +383,7 @@ func (r *paymentReport) exceeds() bool {
 type disputeReport struct {
 	id         string
 	amount     int64
-	taken      int64        // from the account's balance, less what was put back, without fees
+	withdrawn  int64        // from the account's balance, less what was put back, without fees
 	state      disputeState // disputeInquiry, disputeOpen, disputeWon or disputeLost
 	closed     bool         // it is decided; of an inquiry: it came to nothing
 	reason     string
@@ -417,37 +417,37 @@ type provider interface {
 	call(op *paymentOperation, p *payment, o *order, returnURL string) providerCall
 
 	// send sends the request of an operation under its id as the idempotency key.
-	send(ctx context.Context, c *openConnection, op *paymentOperation, call providerCall) (sentOperation, error)
+	send(ctx context.Context, c *unsealedConnection, op *paymentOperation, call providerCall) (sentOperation, error)
 
 	// look reads the state of an attempt.
-	look(ctx context.Context, c *openConnection, p *payment) (*paymentReport, error)
+	fetchStatus(ctx context.Context, c *unsealedConnection, p *payment) (*paymentReport, error)
 
 	// notice checks the signature of a webhook and returns what it is about. now is the wall clock.
 	// Errors: errNotice if the signature is not right.
-	notice(c *openConnection, r *http.Request, body []byte, now time.Time) (paymentNotice, error)
+	notice(c *unsealedConnection, r *http.Request, body []byte, now time.Time) (paymentNotice, error)
 
 	// tries checks that the provider takes payments by the methods of a connection, as far as it tells.
-	tries(ctx context.Context, c *openConnection, returnURL string) error
+	checkMethods(ctx context.Context, c *unsealedConnection, returnURL string) error
 
 	// connect checks the secrets at the provider, registers our webhook at an address, and returns what
 	// the connection is to keep: Live, Name, WebhookID, and in the secrets WebhookSecret.
-	connect(ctx context.Context, c *openConnection, webhookURL string) error
+	connect(ctx context.Context, c *unsealedConnection, webhookURL string) error
 
 	// disconnect removes our webhook at the provider.
-	disconnect(ctx context.Context, c *openConnection) error
+	disconnect(ctx context.Context, c *unsealedConnection) error
 
 	// check returns an error if the provider can't be asked with the connection's secrets, or our webhook
 	// there is gone or disabled; and what the secrets may not do that only payouts need, for people.
-	check(ctx context.Context, c *openConnection) (lacks []string, err error)
+	check(ctx context.Context, c *unsealedConnection) (lacks []string, err error)
 
 	// payouts reads on from a cursor what the provider pays out to a connection; "": from a date on. now is the wall
 	// clock.
-	payouts(ctx context.Context, c *openConnection, cursor, from string, now time.Time) (*payoutNews, error)
+	payouts(ctx context.Context, c *unsealedConnection, cursor, from string, now time.Time) (*payoutNews, error)
 
 	// payoutRows reads a page of what is in a payout that payouts has told of as complete, after the cursor of the
 	// page before ("": the first). next is "" at the end.
 	payoutRows(
-		ctx context.Context, c *openConnection, payoutID, after string,
+		ctx context.Context, c *unsealedConnection, payoutID, after string,
 	) (rows []ledgerRow, next string, err error)
 }
 
@@ -484,7 +484,7 @@ type paymentProvider struct {
 
 	secrets func(s *connectionSecrets) map[string]*string // the fields of those that an operator types, by name
 	checks  func(s *connectionSecrets) error              // of their form; the error is for people
-	same    func(c *openConnection) error                 // whether new secrets are of the connection's account there
+	same    func(c *unsealedConnection) error             // whether new secrets are of the connection's account there
 
 	// Nothing reports that its payouts arrive, so that somebody compares one with the bank before any is booked.
 	confirms bool
@@ -577,7 +577,7 @@ func changeConnectionKeys(t *tx, c *paymentConnection, actor string) error {
 	if err := t.saveConnectionKeys(c); err != nil {
 		return err
 	}
-	t.lookAtConnection(c.ID)
+	t.pollConnection(c.ID)
 	t.addEvent(connectionEvent(c, eventConnectionChanged, actor))
 	return nil
 }

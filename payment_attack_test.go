@@ -391,7 +391,7 @@ func TestPayment_countsWhenItWasCapturedAndNotWhenThatIsNoticed(t *testing.T) {
 				o := s.row(p.OrderID)
 				equal(t, "paid at", o.PaidAt, c.at(p))
 				equal(t, "events that its keys are refused", s.eventsOf(eventConnectionRefused), 0)
-				if p.atOnce() {
+				if p.capturedFirst() {
 					equal(t, "the time to accept it", time.Until(o.AcceptBy.Time), 30*time.Minute)
 				}
 				equal(t, "its revenue", s.sums(), int(o.Total))

@@ -112,7 +112,7 @@ func atProviders(f func(*connectionCommand) error) func(*env) error {
 // connection returns the connection that the first argument names, and reports whether its secrets can be read:
 // another key file may have sealed them. It is in use, or with removed it may be one that was disconnected and has
 // payments.
-func (a *connectionCommand) connection(removed bool) (c *openConnection, readable bool, err error) {
+func (a *connectionCommand) connection(removed bool) (c *unsealedConnection, readable bool, err error) {
 	row, err := a.paymentConnection(anyAccount, a.args[0])
 	gone := err == nil && !row.RemovedAt.IsZero()
 	if gone && removed {
@@ -128,13 +128,13 @@ func (a *connectionCommand) connection(removed bool) (c *openConnection, readabl
 	}
 	c, failed := row.open(a.keys)
 	if failed != nil {
-		c = &openConnection{paymentConnection: row}
+		c = &unsealedConnection{paymentConnection: row}
 	}
 	return c, failed == nil, nil
 }
 
 // readableConnection is connection for what needs the secrets of one that is in use.
-func (a *connectionCommand) readableConnection() (*openConnection, error) {
+func (a *connectionCommand) readableConnection() (*unsealedConnection, error) {
 	c, readable, err := a.connection(false)
 	if err == nil && !readable {
 		err = errors.New(sealedElsewhere(c.ID))
@@ -194,7 +194,7 @@ func (a *connectionCommand) connect() error {
 	if err != nil {
 		return err
 	}
-	c := &openConnection{&paymentConnection{ID: newID("con", a.env.now()), AccountID: account, Provider: name,
+	c := &unsealedConnection{&paymentConnection{ID: newID("con", a.env.now()), AccountID: account, Provider: name,
 		CreatedAt: newStamp(a.env.now())}, secrets}
 	if err := c.setMethods(a.commaList("methods")); err != nil {
 		return usageError(err.Error())
@@ -212,7 +212,7 @@ func (a *connectionCommand) connect() error {
 		}
 	}
 	err = a.register(c, func() error {
-		if err := a.providers[name].tries(a.ctx, c, *c.WebhookURL); err != nil {
+		if err := a.providers[name].checkMethods(a.ctx, c, *c.WebhookURL); err != nil {
 			return explainProviderError(name, err)
 		}
 		return a.seal(c, addConnection)
@@ -230,7 +230,7 @@ func (a *connectionCommand) connect() error {
 
 // register has the provider of a connection post to our webhook, and calls save. If that fails, the webhook is removed
 // there again.
-func (a *connectionCommand) register(c *openConnection, save func() error) error {
+func (a *connectionCommand) register(c *unsealedConnection, save func() error) error {
 	base, err := currentBase(a.store)
 	if err != nil {
 		return err
@@ -254,7 +254,7 @@ func (a *connectionCommand) register(c *openConnection, save func() error) error
 }
 
 // seal seals the secrets of a connection, and saves it. Errors: those of save.
-func (a *connectionCommand) seal(c *openConnection, save func(*tx, *paymentConnection, string) error) error {
+func (a *connectionCommand) seal(c *unsealedConnection, save func(*tx, *paymentConnection, string) error) error {
 	if err := c.seal(a.keys); err != nil {
 		return err
 	}
@@ -273,7 +273,7 @@ func (a *connectionCommand) setMethods() error {
 	if len(c.Methods) == 0 {
 		return usageError("-methods: name the methods, as card,twint")
 	}
-	if err := a.providers[c.Provider].tries(a.ctx, c, valueOr(c.WebhookURL, "")); err != nil {
+	if err := a.providers[c.Provider].checkMethods(a.ctx, c, valueOr(c.WebhookURL, "")); err != nil {
 		return explainProviderError(c.Provider, err)
 	}
 	if err := a.update(a.ctx, func(t *tx) error { return t.saveConnectionMethods(c.paymentConnection) }); err != nil {
@@ -356,7 +356,7 @@ func (a *connectionCommand) reconnect() error {
 		return err
 	}
 	row := *before.paymentConnection
-	c := &openConnection{paymentConnection: &row}
+	c := &unsealedConnection{paymentConnection: &row}
 	if c.secrets, err = a.readSecrets(c.Provider); err != nil {
 		return err
 	}
@@ -388,7 +388,7 @@ func (a *connectionCommand) reconnect() error {
 
 // sameCompany returns an error unless the provider knows the newest payment of a connection with its new keys.
 // Without one it does not know.
-func (a *connectionCommand) sameCompany(c *openConnection) error {
+func (a *connectionCommand) sameCompany(c *unsealedConnection) error {
 	if err := providerOf(c.Provider).same(c); err != nil {
 		return err
 	}
@@ -396,7 +396,7 @@ func (a *connectionCommand) sameCompany(c *openConnection) error {
 	if err != nil || known == nil {
 		return err
 	}
-	report, err := a.providers[c.Provider].look(a.ctx, c, known)
+	report, err := a.providers[c.Provider].fetchStatus(a.ctx, c, known)
 	if err == nil && report.phase == phaseUnknown {
 		return errOtherAccount
 	}

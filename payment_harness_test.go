@@ -211,7 +211,7 @@ func (s *shop) capturedThere(p *payment, amount int64) {
 func (s *shop) connect(provider string) {
 	s.t.Helper()
 	id, now := newID("con", time.Now()), newStamp(time.Now())
-	conn := &openConnection{paymentConnection: &paymentConnection{ID: id, AccountID: s.account, Provider: provider,
+	conn := &unsealedConnection{paymentConnection: &paymentConnection{ID: id, AccountID: s.account, Provider: provider,
 		CreatedAt: now}}
 	conn.secrets.Key, conn.Methods = shopSecretKey, providerOf(provider).methods
 	if provider == providerVipps {

@@ -583,7 +583,7 @@ func (h *history) addsUp(o *order, held int64, refunds []refund) {
 		}
 		total = sold[260] + sold[810]
 	}
-	ofAll := total < o.OrderedTotal && o.atOnce() && slices.ContainsFunc(refunds, func(f refund) bool {
+	ofAll := total < o.OrderedTotal && o.capturedFirst() && slices.ContainsFunc(refunds, func(f refund) bool {
 		return f.State == refundSucceeded && f.Kind != refundNotAccepted
 	})
 	cents := int64(len(refunds))

@@ -125,11 +125,11 @@ func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection s
 	err = a.payments.update(ctx, func(t *tx) error {
 		switch {
 		case notice.payout:
-			t.lookAtPayouts(row.ID)
+			t.pollPayouts(row.ID)
 		case notice.paymentID != "":
-			t.lookAtPayment(row.ID, notice.paymentID)
+			t.pollPaymentOf(row.ID, notice.paymentID)
 		default:
-			t.lookAtIntent(row.ID, notice.intentID)
+			t.pollIntent(row.ID, notice.intentID)
 		}
 		return nil
 	})

@@ -237,7 +237,7 @@ func TestPayment_isJudgedByItsFacts(t *testing.T) {
 		"can't be given back": {func(f *facts) {
 			f.deadBefore()
 			f.givesBack(4200, refundFailed, 0)
-			f.undone = true
+			f.refundFailed = true
 			f.approves(0, 4200, 0)
 		}, "review (order_is_dead), told"},
 		"given back there, nobody knows how": {func(f *facts) {

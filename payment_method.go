@@ -11,11 +11,11 @@ import (
 
 // A payingMethod is what there is to know of a method by which guests pay at a provider.
 type payingMethod struct {
-	name     string
-	provider string
-	atOnce   bool          // it is captured by being paid: there is no reservation
-	early    bool          // it may be captured before the goods are handed over
-	refunds  time.Duration // how long after its capture it can be given back; 0: no limit of ours
+	name          string
+	provider      string
+	capturedFirst bool          // it is captured by being paid: there is no reservation
+	early         bool          // it may be captured before the goods are handed over
+	refunds       time.Duration // how long after its capture it can be given back; 0: no limit of ours
 }
 
 // payingMethodList are all of them, local ones first: TWINT is paid in Swiss francs only, Vipps MobilePay in the
@@ -39,13 +39,13 @@ func findMethod[T ~string](name T) payingMethod {
 	return payingMethod{}
 }
 
-// atOnce reports whether the attempt is captured by being paid.
-func (p *payment) atOnce() bool { return findMethod(p.Method).atOnce }
+// capturedFirst reports whether the attempt is captured by being paid.
+func (p *payment) capturedFirst() bool { return findMethod(p.Method).capturedFirst }
 
 // lapses returns when the attempt's reservation ends if the provider has not said so; zero: it has none.
 func (p *payment) lapses(now stamp) stamp {
 	switch {
-	case !p.CaptureBefore.IsZero(), p.atOnce():
+	case !p.CaptureBefore.IsZero(), p.capturedFirst():
 		return p.CaptureBefore
 	case p.AuthorizedAt.IsZero():
 		return now.after(cardReservation)
@@ -114,7 +114,7 @@ func (p *payments) methodsFor(o *order) ([]offeredMethod, error) {
 		switch {
 		case c == nil:
 			continue
-		case m.atOnce:
+		case m.capturedFirst:
 			offered = append(offered, offeredMethod{m.name, noteChargedNow})
 			continue
 		}

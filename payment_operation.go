@@ -107,9 +107,9 @@ func (p *payments) round(ctx context.Context, id string) (again bool, err error)
 	if op != nil {
 		return p.resume(ctx, conn, pay, op)
 	}
-	report, err := p.providers[string(pay.Provider)].look(ctx, conn, pay)
+	report, err := p.providers[string(pay.Provider)].fetchStatus(ctx, conn, pay)
 	if err != nil {
-		return false, p.lookFailed(ctx, conn, pay, err)
+		return false, p.pollLater(ctx, conn, pay, err)
 	}
 	op, call, err := p.decide(pay, conn, report)
 	switch {
@@ -124,7 +124,7 @@ func (p *payments) round(ctx context.Context, id string) (again bool, err error)
 }
 
 // openConnection returns the connection of an attempt with its secrets.
-func (p *payments) openConnection(pay *payment) (*openConnection, error) {
+func (p *payments) openConnection(pay *payment) (*unsealedConnection, error) {
 	c, err := p.store.paymentConnection(anyAccount, pay.ConnectionID)
 	if err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func (p *payments) openConnection(pay *payment) (*openConnection, error) {
 // decide decides about an attempt from its provider's report. It returns the operation to be sent, nil if there is
 // none. Errors: errChanged if the attempt has changed since pay was read.
 func (p *payments) decide(
-	pay *payment, conn *openConnection, report *paymentReport,
+	pay *payment, conn *unsealedConnection, report *paymentReport,
 ) (op *paymentOperation, call *providerCall, err error) {
 	err = p.update(context.Background(), func(t *tx) error {
 		s, err := p.loadSettlement(t, pay.ID)
@@ -233,8 +233,8 @@ func (s *settlement) noteRefusal(c *paymentConnection, failed *outboundError) {
 	paymentRefusalTable.insert(t, &r)
 }
 
-// lookFailed has an attempt looked at later, since its provider could not be asked.
-func (p *payments) lookFailed(ctx context.Context, conn *openConnection, pay *payment, failure error) error {
+// pollLater has an attempt looked at later, since its provider could not be asked.
+func (p *payments) pollLater(ctx context.Context, conn *unsealedConnection, pay *payment, failure error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -250,7 +250,7 @@ func (p *payments) lookFailed(ctx context.Context, conn *openConnection, pay *pa
 
 // noteDenied notes that the provider refuses a connection's keys. op is an operation that the keys may not carry
 // out and that waits for other keys; nil: none does.
-func (p *payments) noteDenied(conn *openConnection, op *paymentOperation) error {
+func (p *payments) noteDenied(conn *unsealedConnection, op *paymentOperation) error {
 	return p.update(context.Background(), func(t *tx) error {
 		if op != nil {
 			op.Error = new(reasonDenied)
@@ -286,14 +286,14 @@ func (p *payments) postpone(pay *payment, wait time.Duration) error {
 
 // resume carries out an operation whose answer is not known: an earlier call has sent it, or was about to.
 func (p *payments) resume(
-	ctx context.Context, conn *openConnection, pay *payment, op *paymentOperation,
+	ctx context.Context, conn *unsealedConnection, pay *payment, op *paymentOperation,
 ) (again bool, err error) {
 	client := p.providers[string(pay.Provider)]
 	old := p.now().Sub(op.CreatedAt.Time) > keysLast
 	if client.readsFirst() || old {
-		report, err := client.look(ctx, conn, pay)
+		report, err := client.fetchStatus(ctx, conn, pay)
 		if err != nil {
-			return false, p.lookFailed(ctx, conn, pay, err)
+			return false, p.pollLater(ctx, conn, pay, err)
 		}
 		if report.shows(op) {
 			return p.finish(pay, conn, op, sentOperation{sessionID: report.sessionID, url: report.url}, nil)
@@ -334,7 +334,7 @@ func (r *paymentReport) shows(op *paymentOperation) bool {
 
 // send sends an operation and processes the result.
 func (p *payments) send(
-	ctx context.Context, conn *openConnection, pay *payment, op *paymentOperation, call providerCall,
+	ctx context.Context, conn *unsealedConnection, pay *payment, op *paymentOperation, call providerCall,
 ) (again bool, err error) {
 	sent, err := p.providers[string(pay.Provider)].send(ctx, conn, op, call)
 	failed, _ := errors.AsType[*outboundError](err)
@@ -357,7 +357,7 @@ func (p *payments) send(
 // finish processes what has become of an operation; failed is nil if the provider has carried it out. It reports
 // whether the attempt is to be looked at now.
 func (p *payments) finish(
-	pay *payment, conn *openConnection, op *paymentOperation, sent sentOperation, failed *outboundError,
+	pay *payment, conn *unsealedConnection, op *paymentOperation, sent sentOperation, failed *outboundError,
 ) (again bool, err error) {
 	err = p.update(context.Background(), func(t *tx) error {
 		s, err := p.loadSettlement(t, pay.ID)
@@ -420,7 +420,7 @@ func (p *payments) startAttempt(ctx context.Context, orderID, method, returnURL 
 		if err != nil {
 			return "", err
 		}
-		if err := p.drive(ctx, begun); err != nil && ctx.Err() == nil {
+		if err := p.carryOut(ctx, begun); err != nil && ctx.Err() == nil {
 			return "", err
 		}
 		now, err := p.store.payment(begun.payment.ID)
@@ -430,7 +430,7 @@ func (p *payments) startAttempt(ctx context.Context, orderID, method, returnURL 
 		case now.State == paymentPending && now.URL != nil && !begun.closing:
 			return *now.URL, nil
 		case now.State == paymentFailed:
-			return "", p.notCreated(now)
+			return "", p.creationError(now)
 		case now.live() && now.State != paymentAuthorized && begun.closing:
 			return "", errClosing
 		case now.live() && now.State != paymentAuthorized:
@@ -442,9 +442,9 @@ func (p *payments) startAttempt(ctx context.Context, orderID, method, returnURL 
 	return "", errClosing
 }
 
-// notCreated returns why an attempt could not be created: errTooSmall or errRefused if its provider has refused that,
-// else errProviderDown.
-func (p *payments) notCreated(pay *payment) error {
+// creationError returns why an attempt could not be created: errTooSmall or errRefused if its provider has refused
+// that, else errProviderDown.
+func (p *payments) creationError(pay *payment) error {
 	operations, err := p.store.operationsOf(pay.ID)
 	if err != nil {
 		return err
@@ -463,8 +463,8 @@ func (p *payments) notCreated(pay *payment) error {
 	return errProviderDown
 }
 
-// drive carries out what begin has found or made: it creates the attempt at the provider, or looks at it.
-func (p *payments) drive(ctx context.Context, begun *begunAttempt) error {
+// carryOut carries out what begin has found or made: it creates the attempt at the provider, or looks at it.
+func (p *payments) carryOut(ctx context.Context, begun *begunAttempt) error {
 	if begun.op == nil {
 		return p.settle(ctx, begun.payment.ID)
 	}
@@ -549,7 +549,7 @@ func (p *payments) closeForMethod(t *tx, o *order, begun *begunAttempt) {
 		return
 	}
 	o.Closing = new(orderClosing(closingMethod))
-	t.saveAndLook(o, begun.payment.ID)
+	t.saveAndPoll(o, begun.payment.ID)
 }
 
 // newAttempt makes an attempt to pay an order. Errors: errAttemptLimit, errMethod.
@@ -621,8 +621,8 @@ func newPaymentWorker(p *payments) *paymentWorker {
 // run settles attempts until ctx ends.
 func (w *paymentWorker) run(ctx context.Context) { w.dueWorker.run(ctx, w.wake, w.startDue) }
 
-// mayAsk reports whether the provider of an attempt may be asked now, and counts that it is.
-func (w *paymentWorker) mayAsk(d duePayment) bool {
+// takeTurn reports whether the provider of an attempt may be asked now, and counts that it is.
+func (w *paymentWorker) takeTurn(d duePayment) bool {
 	within := testSettleWithin
 	if d.live {
 		within = settleWithin
@@ -649,7 +649,7 @@ func (w *paymentWorker) startDue(ctx context.Context) {
 			return
 		case w.runs(d.id), w.runningOf(d.connectionID) >= maxSettlingConnection:
 			continue
-		case !w.mayAsk(d):
+		case !w.takeTurn(d):
 			continue
 		}
 		w.start(d.id, d.connectionID, func() {

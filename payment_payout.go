@@ -77,8 +77,8 @@ func (r *ledgerRow) net() int64 { return r.amount - r.fee - r.tax }
 
 // A payoutNews is what a provider tells of what it pays out.
 type payoutNews struct {
-	told   []payoutReport // payouts, as they are now, whose rows are read by provider.payoutRows
-	rows   []ledgerRow    // rows of a ledger that schedules payouts itself, the earliest first, each once
-	cursor string         // from where it goes on the next time
-	more   bool           // there is more at once
+	payouts []payoutReport // payouts, as they are now, whose rows are read by provider.payoutRows
+	rows    []ledgerRow    // rows of a ledger that schedules payouts itself, the earliest first, each once
+	cursor  string         // from where it goes on the next time
+	more    bool           // there is more at once
 }

@@ -15,25 +15,25 @@ import (
 
 // facts are all that is known of an attempt when it is judged.
 type facts struct {
-	orderMoney // with what the provider reports
-	operations []paymentOperation
-	report     *paymentReport // nil: the provider was not asked, or what it says is out of date
-	accepts    int            // minutes that the restaurant has to accept the order, once it is authorised
-	reserves   time.Duration  // how long the provider reserves the money at least
-	closed     bool           // the account is closed
-	doubted    bool           // the clock is in doubt, so no attempt ends because of the time
-	undone     bool           // a refund has failed just now
+	orderMoney   // with what the provider reports
+	operations   []paymentOperation
+	report       *paymentReport // nil: the provider was not asked, or what it says is out of date
+	accepts      int            // minutes that the restaurant has to accept the order, once it is authorised
+	reserves     time.Duration  // how long the provider reserves the money at least
+	closed       bool           // the account is closed
+	doubted      bool           // the clock is in doubt, so no attempt ends because of the time
+	refundFailed bool           // a refund has failed just now
 }
 
 // A verdict is what follows from the facts of an attempt.
 type verdict struct {
-	payment payment           // as it is to be
-	money   orderMoney        // as it is to be; a refund without an id is to be made
-	review  bool              // somebody is to be told that the attempt is in review
-	warn    bool              // somebody is to be told that the authorisation is about to lapse
-	moves   []orderMove       // of the order, one after the other
-	next    *plannedOperation // what is to be asked of the provider; nil: nothing
-	behind  bool              // the report is older than an operation that the provider has carried out
+	payment  payment           // as it is to be
+	money    orderMoney        // as it is to be; a refund without an id is to be made
+	review   bool              // somebody is to be told that the attempt is in review
+	warn     bool              // somebody is to be told that the authorisation is about to lapse
+	moves    []orderMove       // of the order, one after the other
+	next     *plannedOperation // what is to be asked of the provider; nil: nothing
+	outdated bool              // the report is older than an operation that the provider has carried out
 }
 
 // An orderMove is a state that an order is to enter.
@@ -57,14 +57,14 @@ func judge(f *facts) verdict {
 	if !isEnd(state) {
 		reason = reviewOf(after)
 	}
-	v.next, v.behind = after.operation(state, reason)
+	v.next, v.outdated = after.operation(state, reason)
 	if v.next != nil && f.refusedTooOften(v.next.kind) {
 		v.next, reason = nil, cmp.Or(reason, reasonRefused)
 	}
 	v.payment, v.money = f.attempt(state, reason), after.orderMoney
 	if p := &v.payment; reason != "" {
-		v.review = f.payment.State != paymentReview || f.undone
-	} else if p.State == paymentAuthorized && f.approved() && v.next == nil && !v.behind {
+		v.review = f.payment.State != paymentReview || f.refundFailed
+	} else if p.State == paymentAuthorized && f.approved() && v.next == nil && !v.outdated {
 		v.warn = !p.Warned && !p.CaptureBefore.IsZero() && !f.now.Before(p.CaptureBefore.Add(-endingNotice))
 		p.Warned = p.Warned || v.warn
 	}
@@ -152,7 +152,7 @@ func (f *facts) moves(state paymentState) []orderMove {
 		return f.movesByCapture()
 	case f.approved() && f.closed && (o.State == orderOpen || o.accepting()):
 		return []orderMove{f.move(orderCancelled)}
-	case f.approved() && state == paymentAuthorized && o.State == orderOpen && f.asksOther() == "":
+	case f.approved() && state == paymentAuthorized && o.State == orderOpen && f.amountFault() == "":
 		return []orderMove{f.authorizes()}
 	}
 	return nil
@@ -185,7 +185,7 @@ func (f *facts) movesAtEnd(state paymentState) []orderMove {
 func (f *facts) paysNow() bool {
 	o, p := f.order, f.payment
 	whole := p.Captured-p.Refunded == o.Total || p.Captured == o.Total && p.CapturedAt.IsZero()
-	return whole && !p.atOnce() && f.asksOther() == "" && !o.dead() && !o.wasPaid()
+	return whole && !p.capturedFirst() && f.amountFault() == "" && !o.dead() && !o.wasPaid()
 }
 
 // movesByCapture returns what becomes of the order if money was captured. One that is not paid with it waits to be
@@ -197,12 +197,12 @@ func (f *facts) movesByCapture() (moves []orderMove) {
 		pays := f.move(orderPaid)
 		pays.with.method, pays.with.paymentID, pays.with.paidAt = orderMethod(p.Method), &p.ID, f.capturedAt()
 		return []orderMove{pays}
-	case o.State == orderOpen && !f.closed && f.asksOther() == "":
+	case o.State == orderOpen && !f.closed && f.amountFault() == "":
 		moves = []orderMove{f.authorizes()}
 	}
 	waits := o.accepting() || len(moves) > 0
 	givenBack := waits && (f.current() || len(moves) > 0) && p.Refunded >= p.Captured // on the provider's pages
-	if givenBack || f.closed && p.atOnce() && (waits || o.State == orderOpen) {
+	if givenBack || f.closed && p.capturedFirst() && (waits || o.State == orderOpen) {
 		moves = append(moves, f.move(orderCancelled))
 	}
 	return moves
@@ -218,7 +218,7 @@ func (f *facts) move(state orderState, more ...string) orderMove {
 // was charged.
 func (f *facts) authorizes() orderMove {
 	p, m, lapses := f.payment, f.move(orderAuthorized), f.payment.CaptureBefore
-	if p.atOnce() {
+	if p.capturedFirst() {
 		m.with.paidAt = f.capturedAt()
 	} else if lapses.IsZero() {
 		lapses = newStamp(f.now).after(f.reserves)
@@ -256,7 +256,7 @@ func (f *facts) after(moves []orderMove) *facts {
 	if then.order, then.refunds = &o, slices.Clone(f.refunds); p.Captured == 0 {
 		return &then
 	}
-	if then.divideFound(f.sent()); f.report != nil && f.asksOther() == "" {
+	if then.matchFound(f.sent()); f.report != nil && f.amountFault() == "" {
 		then.giveBack(actorProvider)
 	}
 	return &then
@@ -272,9 +272,9 @@ func (f *facts) sent() string {
 	return ""
 }
 
-// asksOther returns why what the provider asks the guest for is not what the order costs, amount_differs or
+// amountFault returns why what the provider asks the guest for is not what the order costs, amount_differs or
 // currency_differs; "": it is, or somebody has accepted the order in spite of that.
-func (f *facts) asksOther() string {
+func (f *facts) amountFault() string {
 	p, r, reason := f.payment, f.report, valueOr(f.payment.Reason, "")
 	switch {
 	case f.current() && f.order.State == orderAccepted:
@@ -293,7 +293,7 @@ func (f *facts) asksOther() string {
 // reviewOf returns why somebody has to look at an attempt that has not ended, except for operations that were refused;
 // "": nobody has to.
 func reviewOf(f *facts) string {
-	o, p, asks := f.order, f.payment, f.asksOther()
+	o, p, asks := f.order, f.payment, f.amountFault()
 	unknown := f.report != nil && f.report.phase == phaseUnknown && p.State != paymentPending
 	if p.Captured == 0 {
 		switch {
@@ -329,7 +329,7 @@ func reviewOf(f *facts) string {
 // ours that is under way changes that only once it is done: until then another attempt could take money twice.
 func (f *facts) stillHeld() bool {
 	p := f.payment
-	return p.State == paymentReview && !f.pays() && p.Refunded+f.taken() < p.Captured
+	return p.State == paymentReview && !f.pays() && p.Refunded+f.disputed() < p.Captured
 }
 
 // refundsDiffer reports whether the provider lists more refunds than it says was given back, or has listed fewer for
@@ -460,7 +460,7 @@ func (s *settlement) adoptCapture() {
 	ours := slices.ContainsFunc(s.operations, func(op paymentOperation) bool {
 		return op.Kind == opCapture && op.State != operationRefused
 	})
-	if p.atOnce() || ours || !p.CapturedAt.IsZero() {
+	if p.capturedFirst() || ours || !p.CapturedAt.IsZero() {
 		return
 	}
 	s.t.addOperation(&paymentOperation{ID: s.t.newID("opr"), PaymentID: p.ID, Kind: opCapture, Amount: p.Captured,
@@ -480,19 +480,19 @@ func (s *settlement) adoptRefunds() {
 			s.refunds = append(s.refunds, s.foundRefund(told))
 			f = &s.refunds[len(s.refunds)-1]
 		} else if f.ProviderID == nil || told.longID == "" {
-			f.ProviderID = new(s.freeID(told.providerID, told.longID))
+			f.ProviderID = new(s.unusedID(told.providerID, told.longID))
 		}
 		named = append(named, f.ID)
 		switch {
 		case told.state == refundSucceeded:
 			f.end("", s.t.now)
 		case told.state == refundFailed && f.end(cmp.Or(told.reason, reasonDeclined), s.t.now):
-			s.undone = true
+			s.refundFailed = true
 		}
 	}
 	sort.SliceStable(s.refunds, func(i, j int) bool { return s.refunds[i].ID < s.refunds[j].ID })
 	p := s.payment
-	if p.Refunded <= s.balance().back {
+	if p.Refunded <= s.balance().refunded {
 		p.RefundsDifferSince = stamp{}
 	} else if p.RefundsDifferSince.IsZero() {
 		p.RefundsDifferSince = s.t.now
@@ -504,7 +504,7 @@ func (s *settlement) adoptRefunds() {
 func (s *settlement) foundRefund(told refundReport) refund {
 	f := refund{ID: s.t.newID("ref"), OrderID: s.order.ID, AccountID: s.order.AccountID, PaymentID: &s.payment.ID,
 		Amount: told.amount, Kind: refundFound, Source: sourceProvider, State: refundPending, MadeBy: actorProvider,
-		CreatedAt: s.t.now, ProviderID: new(s.freeID(told.providerID, told.longID))}
+		CreatedAt: s.t.now, ProviderID: new(s.unusedID(told.providerID, told.longID))}
 	if !told.at.IsZero() {
 		f.CreatedAt = newStamp(told.at)
 	}
@@ -536,8 +536,8 @@ func (s *settlement) ourRefund(told refundReport, named []string) *refund {
 	})
 }
 
-// freeID returns the provider's id of a refund, or the longer one if another refund of the attempt has it.
-func (s *settlement) freeID(id, longID string) string {
+// unusedID returns the provider's id of a refund, or the longer one if another refund of the attempt has it.
+func (s *settlement) unusedID(id, longID string) string {
 	if s.refundOf(func(f *refund) bool { return valueOr(f.ProviderID, "") == id }) != nil {
 		return cmp.Or(longID, id)
 	}
@@ -579,10 +579,10 @@ func (p *payments) adoptDispute(t *tx, accountID, paymentID string, told dispute
 	}
 	for _, d := range s.disputes {
 		if d.ID == told.id {
-			told.amount, told.taken, told.at = max(told.amount, d.Amount), told.taken+d.Taken, d.OpenedAt.Time
+			told.amount, told.withdrawn, told.at = max(told.amount, d.Amount), told.withdrawn+d.Taken, d.OpenedAt.Time
 		}
 	}
-	if told.state = disputeOpen; told.taken <= 0 {
+	if told.state = disputeOpen; told.withdrawn <= 0 {
 		told.state, told.closed = disputeWon, true
 	}
 	s.adoptDisputes([]disputeReport{told})
@@ -593,14 +593,14 @@ func (p *payments) adoptDispute(t *tx, accountID, paymentID string, told dispute
 // adopt adopts what a provider reports of the dispute, and reports whether that is news.
 func (d *dispute) adopt(told disputeReport, now stamp) bool {
 	due := newStamp(told.evidenceBy)
-	if d.State == told.state && d.Amount == told.amount && d.Taken == told.taken && d.EvidenceBy.Equal(due.Time) &&
+	if d.State == told.state && d.Amount == told.amount && d.Taken == told.withdrawn && d.EvidenceBy.Equal(due.Time) &&
 		d.ClosedAt.IsZero() != told.closed {
 		return false
 	}
-	if d.Taken != told.taken || d.MovedAt.IsZero() {
+	if d.Taken != told.withdrawn || d.MovedAt.IsZero() {
 		d.MovedAt = notAfter(now, told.movedAt)
 	}
-	d.State, d.Amount, d.Taken, d.EvidenceBy = told.state, told.amount, told.taken, due
+	d.State, d.Amount, d.Taken, d.EvidenceBy = told.state, told.amount, told.withdrawn, due
 	d.Reason, d.OpenedAt = nilIfEmpty(told.reason), notAfter(now, told.at)
 	if !told.closed {
 		d.ClosedAt = stamp{}
@@ -657,7 +657,7 @@ func (s *settlement) adoptResult(op *paymentOperation, sent sentOperation, faile
 	}
 	reason := cmp.Or(failed.reason, reasonRefused)
 	if r := findRefund(s.refunds, valueOr(op.RefundID, "")); r != nil && r.State == refundPending {
-		s.undone = r.end(reason, s.t.now)
+		s.refundFailed = r.end(reason, s.t.now)
 	}
 	if op.Kind == opCreate {
 		s.report = &paymentReport{phase: phaseFailed, reason: reason}
@@ -675,7 +675,7 @@ func (s *settlement) adoptAnswer(op *paymentOperation, sent sentOperation) {
 	}
 	if r := findRefund(s.refunds, valueOr(op.RefundID, "")); r != nil && r.ProviderID == nil {
 		if r.Failure = nil; sent.refundID != "" {
-			r.ProviderID = new(s.freeID(sent.refundID, sent.refundID+"/"+op.ID))
+			r.ProviderID = new(s.unusedID(sent.refundID, sent.refundID+"/"+op.ID))
 		}
 	}
 }
@@ -683,7 +683,7 @@ func (s *settlement) adoptAnswer(op *paymentOperation, sent sentOperation) {
 // carryOut writes what has been adopted and what a verdict says, with the events. Errors: errChanged.
 func (s *settlement) carryOut(v *verdict) error {
 	for _, m := range v.moves {
-		if err := s.order.enter(s.t, m.state, m.with); err != nil {
+		if err := s.order.enterState(s.t, m.state, m.with); err != nil {
 			return err
 		}
 	}
@@ -750,7 +750,7 @@ func (v *verdict) dueAt(now time.Time) stamp {
 	if again := p.RefundsDifferSince.after(refundsLag); again.After(now) {
 		pending, hourly = true, again
 	}
-	for f := range v.money.back {
+	for f := range v.money.refundsOfMoney {
 		if f.State == refundPending {
 			pending = true
 			if late := f.CreatedAt.after(refundLate); late.After(now) && late.Before(hourly.Time) {
@@ -763,7 +763,7 @@ func (v *verdict) dueAt(now time.Time) stamp {
 	})
 	age := now.Sub(p.CapturedAt.Time)
 	switch {
-	case v.next != nil, v.behind, p.State == paymentCreated, p.State == paymentPending:
+	case v.next != nil, v.outdated, p.State == paymentCreated, p.State == paymentPending:
 		return fromNow(now, pollDelay(p.Polls))
 	case !p.EndedAt.IsZero():
 		return stamp{}

@@ -61,28 +61,28 @@ func (t *tx) setPaymentState(id, state string) {
 		revision = revision + 1 WHERE id = ?`, state, t.now, id)
 }
 
-// look has the providers asked as soon as possible about the attempts that a condition selects. The new revision also
+// poll has the providers asked as soon as possible about the attempts that a condition selects. The new revision also
 // makes whoever is deciding about one right now start over (errChanged).
-func (t *tx) look(condition string, args ...any) {
+func (t *tx) poll(condition string, args ...any) {
 	t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE `+condition,
 		append([]any{t.now}, args...)...)
 }
 
-// lookAt is poll for an attempt. For an unknown id it does nothing.
-func (t *tx) lookAt(paymentID string) { t.look(`id = ?`, paymentID) }
+// pollPayment is poll for an attempt. For an unknown id it does nothing.
+func (t *tx) pollPayment(paymentID string) { t.poll(`id = ?`, paymentID) }
 
-// lookAtPayment is poll for an attempt of a connection.
-func (t *tx) lookAtPayment(connectionID, paymentID string) {
-	t.look(`id = ? AND connection_id = ?`, paymentID, connectionID)
+// pollPaymentOf is poll for an attempt of a connection.
+func (t *tx) pollPaymentOf(connectionID, paymentID string) {
+	t.poll(`id = ? AND connection_id = ?`, paymentID, connectionID)
 }
 
-// lookAtIntent is poll for the attempt of a connection that the provider knows under an id of its own.
-func (t *tx) lookAtIntent(connectionID, intentID string) {
-	t.look(`intent_id = ? AND connection_id = ?`, intentID, connectionID)
+// pollIntent is poll for the attempt of a connection that the provider knows under an id of its own.
+func (t *tx) pollIntent(connectionID, intentID string) {
+	t.poll(`intent_id = ? AND connection_id = ?`, intentID, connectionID)
 }
 
-// lookAtPayouts has the provider asked as soon as possible what it pays out to a connection.
-func (t *tx) lookAtPayouts(connectionID string) {
+// pollPayouts has the provider asked as soon as possible what it pays out to a connection.
+func (t *tx) pollPayouts(connectionID string) {
 	t.exec(`UPDATE payment_connections SET payouts_due_at = ? WHERE id = ?`, t.now, connectionID)
 }
 
@@ -181,8 +181,8 @@ func (q *queries) disputesOf(orderID string) ([]dispute, error) {
 		})
 }
 
-// takenOf returns how much of an attempt's money has been taken for disputes, and was not put back.
-func takenOf(disputes []dispute, paymentID string) (sum int64) {
+// withdrawnOf returns how much of an attempt's money has been taken for disputes, and was not put back.
+func withdrawnOf(disputes []dispute, paymentID string) (sum int64) {
 	for i := range disputes {
 		if d := &disputes[i]; d.PaymentID == paymentID {
 			sum += d.Taken
@@ -251,9 +251,9 @@ func (t *tx) saveConnectionKeys(c *paymentConnection) error {
 // keyWait is the time within which whatever waits for the keys of a connection is due: it is postponed by less.
 const keyWait = 2 * deniedDelay
 
-// lookAtConnection is poll for what waits for the keys of a connection.
-func (t *tx) lookAtConnection(id string) {
-	t.look(`+connection_id = ? AND due_at <= ?`, id, t.now.after(keyWait))
+// pollConnection is poll for what waits for the keys of a connection.
+func (t *tx) pollConnection(id string) {
+	t.poll(`+connection_id = ? AND due_at <= ?`, id, t.now.after(keyWait))
 }
 
 // waitingConnections returns the ids of the removed connections whose keys attempts still need: those that are live,
@@ -430,7 +430,8 @@ func (q *queries) unaccountedPayments(now time.Time, limit int) (all []unaccount
 		[]any{newStamp(now.Add(-refundLate)), newStamp(now)}, func(scan func(...any) error) error {
 			var u unaccountedPayment
 			var b balance
-			err := scan(&u.id, &u.orderID, &u.currency, &b.pays, &b.total, &b.captured, &b.taken, &b.back, &b.late)
+			err := scan(&u.id, &u.orderID, &u.currency,
+				&b.pays, &b.total, &b.captured, &b.disputed, &b.refunded, &b.late)
 			if u.amount = b.unaccounted(); u.amount != 0 && len(all) < limit {
 				all = append(all, u)
 			}
@@ -507,18 +508,18 @@ func (q *queries) payments(f paymentFilter, before string, limit int) (p listPag
 	return p, err
 }
 
-// lookAtLivePayments is poll for the live attempts of an account. The unary + keeps SQLite from using the index on
+// pollLivePayments is poll for the live attempts of an account. The unary + keeps SQLite from using the index on
 // account_id, and so from reading every attempt that the account ever had.
-func (t *tx) lookAtLivePayments(id string) error {
-	t.look(`+account_id = ? AND state IN ('created', 'pending', 'authorized')`, id)
-	t.look(`id IN (SELECT payment_id FROM orders WHERE account_id = ? AND state = 'authorized'
+func (t *tx) pollLivePayments(id string) error {
+	t.poll(`+account_id = ? AND state IN ('created', 'pending', 'authorized')`, id)
+	t.poll(`id IN (SELECT payment_id FROM orders WHERE account_id = ? AND state = 'authorized'
 		AND paid_at IS NOT NULL)`, id)
 	return nil
 }
 
-// lookAtAllLive is poll for the live attempts of all accounts. It reads those alone, by the index payments_live.
-func (t *tx) lookAtAllLive() error {
-	t.look(`state IN ('created', 'pending', 'authorized')`)
+// pollAllLive is poll for the live attempts of all accounts. It reads those alone, by the index payments_live.
+func (t *tx) pollAllLive() error {
+	t.poll(`state IN ('created', 'pending', 'authorized')`)
 	return nil
 }
 

@@ -29,7 +29,7 @@ var stripeDeclared = paymentProvider{
 		return map[string]*string{"key": &s.Key}
 	},
 	checks: func(*connectionSecrets) error { return nil },
-	same: func(c *openConnection) error {
+	same: func(c *unsealedConnection) error {
 		_, err := stripeMode(c.secrets.Key)
 		return err
 	},
@@ -180,7 +180,7 @@ func stripeSessionForm(op *paymentOperation, p *payment, o *order, returnURL str
 	} {
 		form.Set(name, value)
 	}
-	if !p.atOnce() { // Stripe refuses a capture_method with TWINT
+	if !p.capturedFirst() { // Stripe refuses a capture_method with TWINT
 		form.Set("payment_intent_data[capture_method]", "manual")
 	}
 	if o.Reference != nil {
@@ -192,7 +192,7 @@ func stripeSessionForm(op *paymentOperation, p *payment, o *order, returnURL str
 // read sends a request and decodes the answer. key is its idempotency key; "": none. It returns the status of the
 // answer. Errors: an *outboundError.
 func (s *stripeProvider) read(
-	ctx context.Context, c *openConnection, key string, call providerCall, into any,
+	ctx context.Context, c *unsealedConnection, key string, call providerCall, into any,
 ) (status int, err error) {
 	header := http.Header{
 		"Authorization":  {"Bearer " + c.secrets.Key},
@@ -235,7 +235,7 @@ type stripeObject struct {
 
 // send implements provider.
 func (s *stripeProvider) send(
-	ctx context.Context, c *openConnection, op *paymentOperation, call providerCall,
+	ctx context.Context, c *unsealedConnection, op *paymentOperation, call providerCall,
 ) (sent sentOperation, err error) {
 	var done stripeObject
 	if sent.status, err = s.read(ctx, c, op.ID, call, &done); err != nil {
@@ -315,7 +315,7 @@ func classifyStripe(answer *outboundAnswer, failed *outboundError) {
 }
 
 // describeStripe adds what Stripe says of a new session that it refuses, which can hold nothing of a card.
-func (e *outboundError) describeStripe(c *openConnection, body []byte) {
+func (e *outboundError) describeStripe(c *unsealedConnection, body []byte) {
 	var said struct {
 		Error struct{ Message, Param string }
 	}
@@ -324,7 +324,9 @@ func (e *outboundError) describeStripe(c *openConnection, body []byte) {
 }
 
 // get reads an object, or a page of a list.
-func (s *stripeProvider) get(ctx context.Context, c *openConnection, path string, query url.Values, into any) error {
+func (s *stripeProvider) get(
+	ctx context.Context, c *unsealedConnection, path string, query url.Values, into any,
+) error {
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
@@ -333,7 +335,9 @@ func (s *stripeProvider) get(ctx context.Context, c *openConnection, path string
 }
 
 // notice implements provider. A body that is signed but is not an event names no attempt.
-func (s *stripeProvider) notice(c *openConnection, r *http.Request, body []byte, now time.Time) (paymentNotice, error) {
+func (s *stripeProvider) notice(
+	c *unsealedConnection, r *http.Request, body []byte, now time.Time,
+) (paymentNotice, error) {
 	headers := r.Header.Values("Stripe-Signature")
 	if len(headers) != 1 || !verifyStripe(c.secrets.WebhookSecret, headers[0], body, now) {
 		return paymentNotice{}, errNotice
@@ -427,7 +431,7 @@ func isStripeEvent(s string) bool {
 
 // connect implements provider. Besides the errors of outbound and of Stripe it may return one that says how to
 // make the key.
-func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
+func (s *stripeProvider) connect(ctx context.Context, c *unsealedConnection, webhookURL string) error {
 	live, err := stripeMode(c.secrets.Key)
 	if err != nil {
 		return err
@@ -456,9 +460,9 @@ func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhook
 	return nil
 }
 
-// tries implements provider. Stripe tells whether TWINT was switched on when a session asks for it, which is expired
-// at once.
-func (s *stripeProvider) tries(ctx context.Context, c *openConnection, returnURL string) error {
+// checkMethods implements provider. Stripe tells whether TWINT was switched on when a session asks for it, which is
+// expired at once.
+func (s *stripeProvider) checkMethods(ctx context.Context, c *unsealedConnection, returnURL string) error {
 	if !slices.Contains(c.Methods, methodTwint) {
 		return nil
 	}
@@ -495,7 +499,7 @@ func stripeMode(key string) (live bool, err error) {
 
 // readsAll checks that the key may list each kind of object. It lists those created from tomorrow on, of which
 // there are none, so that the answers are small.
-func (s *stripeProvider) readsAll(ctx context.Context, c *openConnection) error {
+func (s *stripeProvider) readsAll(ctx context.Context, c *unsealedConnection) error {
 	tomorrow := strconv.FormatInt(time.Now().Add(days(1)).Unix(), 10)
 	for _, path := range []string{stripeSessions, stripeIntents, stripeRefunds, stripeDisputes} {
 		var page stripePage[stripeObject]
@@ -511,7 +515,7 @@ func (s *stripeProvider) readsAll(ctx context.Context, c *openConnection) error 
 }
 
 // disconnect implements provider. A webhook that is gone already is no error.
-func (s *stripeProvider) disconnect(ctx context.Context, c *openConnection) error {
+func (s *stripeProvider) disconnect(ctx context.Context, c *unsealedConnection) error {
 	if c.WebhookID == nil {
 		return nil
 	}
@@ -525,7 +529,7 @@ func (s *stripeProvider) disconnect(ctx context.Context, c *openConnection) erro
 
 // check implements provider. An *outboundError may also have the reason webhook_gone, webhook_disabled or
 // webhook_address.
-func (s *stripeProvider) check(ctx context.Context, c *openConnection) (lacks []string, err error) {
+func (s *stripeProvider) check(ctx context.Context, c *unsealedConnection) (lacks []string, err error) {
 	if err := s.readsAll(ctx, c); err != nil {
 		return nil, err
 	}

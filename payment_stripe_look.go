@@ -82,8 +82,8 @@ type stripeCharge struct {
 	} `json:"payment_method_details"`
 }
 
-// look implements provider.
-func (s *stripeProvider) look(ctx context.Context, c *openConnection, p *payment) (*paymentReport, error) {
+// fetchStatus implements provider.
+func (s *stripeProvider) fetchStatus(ctx context.Context, c *unsealedConnection, p *payment) (*paymentReport, error) {
 	id := valueOr(p.SessionID, "")
 	if id == "" {
 		found, err := s.findSession(ctx, c, p)
@@ -122,7 +122,7 @@ func (s *stripeProvider) look(ctx context.Context, c *openConnection, p *payment
 // readSession reads a session with its intent, the intent's latest charge and, if moved is true, what that has moved
 // of the balance: nothing else tells when a card was captured. A key that may not read this gets the rest.
 func (s *stripeProvider) readSession(
-	ctx context.Context, c *openConnection, id string, moved bool,
+	ctx context.Context, c *unsealedConnection, id string, moved bool,
 ) (session *stripeSession, err error) {
 	path, expand := stripeSessions+"/"+url.PathEscape(id), "payment_intent.latest_charge"
 	if session = new(stripeSession); moved {
@@ -240,7 +240,7 @@ func (s *stripeSession) phase() (paymentPhase, bool) {
 // by our id, so it lists those that were created in the period in which ours was requested. If an attempt has
 // several, a complete one goes first, then an open one. It returns "" if there is none. Errors: those of read,
 // and one with the reason too_many_sessions.
-func (s *stripeProvider) findSession(ctx context.Context, c *openConnection, p *payment) (id string, err error) {
+func (s *stripeProvider) findSession(ctx context.Context, c *unsealedConnection, p *payment) (id string, err error) {
 	query := url.Values{
 		"created[gte]": {strconv.FormatInt(p.CreatedAt.Add(-stripeClockSkew).Unix(), 10)},
 		"created[lte]": {strconv.FormatInt(p.CreatedAt.Add(keysLast+stripeClockSkew).Unix(), 10)},
@@ -264,7 +264,7 @@ func (s *stripeProvider) findSession(ctx context.Context, c *openConnection, p *
 
 // readList reads a list, at most maxStripePages of it: if that is not all, it returns more. take is called with each
 // element and returns its id, or false for a malformed one. Errors: those of read, more.
-func readList[T any](ctx context.Context, s *stripeProvider, c *openConnection, path string, query url.Values,
+func readList[T any](ctx context.Context, s *stripeProvider, c *unsealedConnection, path string, query url.Values,
 	pageSize int, more *outboundError, take func(*T) (id string, ok bool)) error {
 	query.Set("limit", strconv.Itoa(pageSize))
 	for range maxStripePages {
@@ -330,7 +330,7 @@ var stripeRefundStates = map[string]string{
 }
 
 // readRefunds adds the refunds of an attempt to a report.
-func (s *stripeProvider) readRefunds(ctx context.Context, c *openConnection, to *paymentReport,
+func (s *stripeProvider) readRefunds(ctx context.Context, c *unsealedConnection, to *paymentReport,
 	of *stripeCharge) error {
 	query := url.Values{"payment_intent": {to.intentID}}
 	more := &outboundError{status: http.StatusOK, reason: "too_many_refunds"}
@@ -403,12 +403,12 @@ func (d *stripeDispute) report(intentID string) (r disputeReport, ok bool) {
 		} else {
 			standing--
 		}
-		r.taken -= m.Amount
+		r.withdrawn -= m.Amount
 		moved = max(moved, m.Created)
 		converted = converted || m.Currency != d.Currency
 	}
-	if r.taken = max(0, r.taken); converted {
-		r.taken = d.Amount * int64(max(0, min(standing, 1)))
+	if r.withdrawn = max(0, r.withdrawn); converted {
+		r.withdrawn = d.Amount * int64(max(0, min(standing, 1)))
 	}
 	if r.at = time.Unix(opened, 0).UTC(); moved > 0 {
 		r.movedAt = time.Unix(moved, 0).UTC()
@@ -420,7 +420,7 @@ func (d *stripeDispute) report(intentID string) (r disputeReport, ok bool) {
 }
 
 // readDisputes adds the disputes of an attempt to a report.
-func (s *stripeProvider) readDisputes(ctx context.Context, c *openConnection, to *paymentReport) error {
+func (s *stripeProvider) readDisputes(ctx context.Context, c *unsealedConnection, to *paymentReport) error {
 	query := url.Values{"payment_intent": {to.intentID}}
 	more := &outboundError{status: http.StatusOK, reason: "too_many_disputes"}
 	return readList(ctx, s, c, stripeDisputes, query, stripeDisputesPage, more, func(d *stripeDispute) (string, bool) {

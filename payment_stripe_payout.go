@@ -69,7 +69,7 @@ func stripeCurrency(s string) (string, bool) {
 // since, but none of before from. It does not filter by the state: a payout that is in transit can't be asked for by
 // that.
 func (s *stripeProvider) payouts(
-	ctx context.Context, c *openConnection, cursor, from string, now time.Time,
+	ctx context.Context, c *unsealedConnection, cursor, from string, now time.Time,
 ) (*payoutNews, error) {
 	since, ok := parseDate(from)
 	last, read := parseDate(cursor)
@@ -84,7 +84,7 @@ func (s *stripeProvider) payouts(
 	more := &outboundError{status: http.StatusOK, reason: "too_many_payouts"}
 	err := readList(ctx, s, c, stripePayouts, query, stripePayoutsPage, more, func(p *stripePayout) (string, bool) {
 		report, ok := p.report()
-		news.told = append(news.told, report)
+		news.payouts = append(news.payouts, report)
 		return p.ID, ok
 	})
 	if err != nil {
@@ -199,7 +199,7 @@ func rowsOf(page *stripePage[stripeMove], payoutID string) (rows []ledgerRow, ne
 
 // payoutRows implements provider. The source of a row is the id of a refund, a dispute or a payout that came back.
 func (s *stripeProvider) payoutRows(
-	ctx context.Context, c *openConnection, payoutID, after string,
+	ctx context.Context, c *unsealedConnection, payoutID, after string,
 ) (rows []ledgerRow, next string, err error) {
 	query := url.Values{"payout": {payoutID}, "limit": {strconv.Itoa(stripePayoutsPage)}, "expand[]": {"data.source"}}
 	if after != "" {
@@ -217,7 +217,7 @@ func (s *stripeProvider) payoutRows(
 }
 
 // payoutLacks returns which permissions the key lacks that only payouts need, by their names on Stripe's pages.
-func (s *stripeProvider) payoutLacks(ctx context.Context, c *openConnection) (lacks []string, err error) {
+func (s *stripeProvider) payoutLacks(ctx context.Context, c *unsealedConnection) (lacks []string, err error) {
 	for _, of := range []struct{ path, expand, permission string }{
 		{stripePayouts, "", "Payouts: read"},
 		{stripeMoves, "data.source", "Balance Transaction Sources: read"},

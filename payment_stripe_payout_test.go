@@ -56,16 +56,16 @@ func (s *stripeTest) readsPayouts(mock string) {
 	s.paysOut("po_1", s.clock(), stripePayoutsPage) // and two movements more: two pages
 	from := newStamp(s.clock()).day()
 	news, err := s.client.payouts(s.t.Context(), s.c, "", from, s.clock())
-	if err != nil || len(news.told) != 1 {
+	if err != nil || len(news.payouts) != 1 {
 		s.t.Fatalf("payouts: %+v %v", news, err)
 	}
-	equal(s.t, "rows", len(s.readsPayout(news.told[0].providerID)), stripePayoutsPage+1)
+	equal(s.t, "rows", len(s.readsPayout(news.payouts[0].providerID)), stripePayoutsPage+1)
 
 	own := newStripeProvider(s.client.outbound, mock)
 	c := testConnection()
 	c.secrets.Key = "sk_test_123"
 	news, err = own.payouts(s.t.Context(), c, "2026-11-26", from, s.clock())
-	if err != nil || len(news.told) != 1 || news.told[0].currency != "USD" {
+	if err != nil || len(news.payouts) != 1 || news.payouts[0].currency != "USD" {
 		s.t.Fatalf("the mock's payouts: %+v %v", news, err)
 	}
 	rows, next, err := own.payoutRows(s.t.Context(), c, "po_other", "txn_1")
@@ -91,11 +91,11 @@ func TestStripePayout_ofAThousandRowsIsReadByTwelveCalls(t *testing.T) {
 	news, err := s.client.payouts(t.Context(), s.c, "", newStamp(s.clock()).day(), s.clock())
 	must(t, err)
 	sum, ids := int64(0), map[string]bool{}
-	for _, row := range s.readsPayout(news.told[0].providerID) {
+	for _, row := range s.readsPayout(news.payouts[0].providerID) {
 		sum, ids[row.id] = sum+row.net(), true
 	}
-	if len(ids) != 999 || sum != news.told[0].amount || news.told[0].amount != 998*1942-3500 {
-		t.Errorf("%d rows of %d, and the payout is %d", len(ids), sum, news.told[0].amount)
+	if len(ids) != 999 || sum != news.payouts[0].amount || news.payouts[0].amount != 998*1942-3500 {
+		t.Errorf("%d rows of %d, and the payout is %d", len(ids), sum, news.payouts[0].amount)
 	}
 	if calls > 12 {
 		t.Errorf("%d calls", calls)
@@ -118,7 +118,7 @@ func TestStripePayout_isListedAgainForTwoWeeks(t *testing.T) {
 		news, err := s.client.payouts(t.Context(), s.c, c.cursor, c.from, now)
 		must(t, err)
 		last := ""
-		for _, told := range news.told {
+		for _, told := range news.payouts {
 			last = told.providerID
 		}
 		equal(t, c.cursor+" from "+c.from, last, c.last)

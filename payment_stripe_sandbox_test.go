@@ -24,7 +24,7 @@ type stripeTest struct {
 	t      testing.TB
 	ahead  atomic.Int64 // of the provider's clock
 	client *stripeProvider
-	c      *openConnection
+	c      *unsealedConnection
 	guest  *http.Client // a browser that follows no redirect
 	order  *order
 }
@@ -49,8 +49,8 @@ func newStripeTest(t testing.TB) *stripeTest {
 	return s
 }
 
-func testConnection() *openConnection {
-	return &openConnection{&paymentConnection{ID: newID("con", time.Now()), Provider: providerStripe},
+func testConnection() *unsealedConnection {
+	return &unsealedConnection{&paymentConnection{ID: newID("con", time.Now()), Provider: providerStripe},
 		connectionSecrets{Key: "rk_test_123"}}
 }
 
@@ -101,7 +101,7 @@ func (s *stripeTest) starts() *payment {
 // looks reads the state of an attempt, which must succeed, and keeps what it says.
 func (s *stripeTest) looks(p *payment) *paymentReport {
 	s.t.Helper()
-	r, err := s.client.look(s.t.Context(), s.c, p)
+	r, err := s.client.fetchStatus(s.t.Context(), s.c, p)
 	must(s.t, err)
 	p.SessionID, p.IntentID = nilIfEmpty(r.sessionID), nilIfEmpty(r.intentID)
 	if r.captured > 0 {

@@ -155,7 +155,7 @@ func callStripe(t testing.TB, address, call string) string {
 		}
 		vendorAnswer{status, header, body}.write(w)
 	})
-	return reportText(s.look(t.Context(), testConnection(), p))
+	return reportText(s.fetchStatus(t.Context(), testConnection(), p))
 }
 
 // stripeCaptured is a session whose money was captured, of which a part was given back and disputed.
@@ -199,7 +199,7 @@ func TestStripe_findsASessionWhoseCreateWasNeverAnswered(t *testing.T) {
 		fmt.Fprintf(w, `{"object":"list","has_more":true,"data":[{"id":"cs_%d","object":"checkout.session"}]}`,
 			pages.Add(1))
 	})
-	_, err := endless.look(t.Context(), s.c, none)
+	_, err := endless.fetchStatus(t.Context(), s.c, none)
 	if !failsFor(err, "too_many_sessions") || pages.Load() != maxStripePages {
 		t.Errorf("a list without an end: %v after %d pages", err, pages.Load())
 	}
@@ -231,12 +231,12 @@ func TestStripe_doesNotBelieveWhatCanNotBe(t *testing.T) {
 			}
 		})
 		p := &payment{ID: "pay_1", State: paymentCaptured, SessionID: ptr("cs_1"), IntentID: ptr("pi_1")}
-		return s.look(t.Context(), testConnection(), p)
+		return s.fetchStatus(t.Context(), testConnection(), p)
 	}
 	got, err := look(t, good, refunds, disputes)
 	if err != nil || got.captured != 2000 || got.refunded != 100 || len(got.refunds) != 1 ||
 		got.refunds[0].state != refundPending || len(got.disputes) != 1 || got.disputes[0].state != disputeOpen ||
-		got.disputes[0].taken != 2000 || got.disputes[0].at.Unix() != 1700000100 ||
+		got.disputes[0].withdrawn != 2000 || got.disputes[0].at.Unix() != 1700000100 ||
 		got.disputes[0].movedAt.Unix() != 1700000100 || got.disputes[0].evidenceBy.Unix() != 1700600000 {
 		t.Fatalf("what can be: %+v %v", got, err)
 	}
@@ -301,7 +301,7 @@ func TestStripe_disputeHasTakenWhatTheBalanceSays(t *testing.T) {
 		var d stripeDispute
 		err := json.Unmarshal([]byte(`{"id":"du_1","object":"dispute","payment_intent":"pi_1","amount":2000,`+
 			`"currency":"chf","created":1,"status":"`+c.status+`","balance_transactions":`+c.moves+`}`), &d)
-		if r, ok := d.report("pi_1"); err != nil || ok != (c.taken >= 0) || ok && r.taken != c.taken {
+		if r, ok := d.report("pi_1"); err != nil || ok != (c.taken >= 0) || ok && r.withdrawn != c.taken {
 			t.Errorf("%s, %s: %+v %v %v", c.status, c.moves, r, ok, err)
 		}
 	}
@@ -572,7 +572,7 @@ func TestStripe_everyRequestIsAcceptedByTheVendorsMock(t *testing.T) {
 	}
 	s.readsPayouts(mock)
 	s.c.Methods = []string{methodTwint}
-	must(t, s.client.tries(t.Context(), s.c, hook))
+	must(t, s.client.checkMethods(t.Context(), s.c, hook))
 	p := s.captured(1500)
 	s.does(opRefund, p, 400)
 	s.dispute(*p.IntentID, "needs_response")

@@ -40,7 +40,7 @@ var vippsDeclared = paymentProvider{
 		}
 		return nil
 	},
-	same: func(c *openConnection) error {
+	same: func(c *unsealedConnection) error {
 		if c.Name != c.secrets.MerchantSerial {
 			return errOtherAccount
 		}
@@ -113,8 +113,8 @@ func (v *vippsProvider) reserves(currency string) time.Duration {
 	return vippsCurrencies[currency].lasts
 }
 
-// tries implements provider. There is one method only, which connect has checked.
-func (v *vippsProvider) tries(context.Context, *openConnection, string) error { return nil }
+// checkMethods implements provider. There is one method only, which connect has checked.
+func (v *vippsProvider) checkMethods(context.Context, *unsealedConnection, string) error { return nil }
 
 // readsFirst implements provider.
 func (v *vippsProvider) readsFirst() bool { return true }
@@ -177,7 +177,7 @@ func vippsTitle(o *order) string {
 
 // send implements provider.
 func (v *vippsProvider) send(
-	ctx context.Context, c *openConnection, op *paymentOperation, call providerCall,
+	ctx context.Context, c *unsealedConnection, op *paymentOperation, call providerCall,
 ) (sent sentOperation, err error) {
 	header := http.Header{"Idempotency-Key": {op.ID}}
 	if call.ContentType != "" {
@@ -245,7 +245,7 @@ func classifyVipps(answer *outboundAnswer, failed *outboundError) {
 }
 
 // describeVipps adds to the refusal of a new payment what Vipps says of it.
-func (e *outboundError) describeVipps(c *openConnection, body []byte) {
+func (e *outboundError) describeVipps(c *unsealedConnection, body []byte) {
 	var said struct {
 		Title, Detail string
 		ExtraDetails  []struct{ Name, Reason string }
@@ -268,7 +268,7 @@ func isVippsCode(s string) bool {
 // unless the request may be sent once only, it asks for another one and sends the request once more. Errors: those
 // of token, without an answer, and of outbound.ask.
 func (v *vippsProvider) ask(
-	ctx context.Context, c *openConnection, q outboundRequest, once bool,
+	ctx context.Context, c *unsealedConnection, q outboundRequest, once bool,
 ) (*outboundAnswer, error) {
 	if q.header == nil {
 		q.header = http.Header{}
@@ -291,7 +291,7 @@ func (v *vippsProvider) ask(
 }
 
 // vippsHeaders sets the headers of every request of a connection.
-func (c *openConnection) vippsHeaders(header http.Header) {
+func (c *unsealedConnection) vippsHeaders(header http.Header) {
 	header.Set("Ocp-Apim-Subscription-Key", c.secrets.SubscriptionKey)
 	header.Set("Merchant-Serial-Number", c.secrets.MerchantSerial)
 	version := buildName()
@@ -304,7 +304,7 @@ func (c *openConnection) vippsHeaders(header http.Header) {
 
 // token returns an access token of a connection that does not end soon. While one call asks for a token, others
 // wait for it. Errors: an *outboundError.
-func (v *vippsProvider) token(ctx context.Context, c *openConnection) (*vippsToken, error) {
+func (v *vippsProvider) token(ctx context.Context, c *unsealedConnection) (*vippsToken, error) {
 	for {
 		v.mu.Lock()
 		token := v.tokens[c.ID]
@@ -364,7 +364,7 @@ func (v *vippsProvider) drop(connectionID string, token *vippsToken) {
 }
 
 // fetchToken asks for an access token and returns it with the time when another one is to be asked for.
-func (v *vippsProvider) fetchToken(ctx context.Context, c *openConnection) (string, time.Time, error) {
+func (v *vippsProvider) fetchToken(ctx context.Context, c *unsealedConnection) (string, time.Time, error) {
 	header := http.Header{ // names with underscores are sent as Vipps writes them
 		"client_id":     {c.secrets.ClientID},
 		"client_secret": {c.secrets.ClientSecret},
@@ -396,7 +396,7 @@ func (v *vippsProvider) fetchToken(ctx context.Context, c *openConnection) (stri
 
 // request is ask for a request with a body of JSON; "": with none. It decodes the answer; nil: whatever it is.
 func (v *vippsProvider) request(
-	ctx context.Context, c *openConnection, method, path, body string, into any,
+	ctx context.Context, c *unsealedConnection, method, path, body string, into any,
 ) error {
 	q := outboundRequest{method: method, url: v.base + path, body: []byte(body)}
 	if body != "" {
@@ -410,13 +410,13 @@ func (v *vippsProvider) request(
 }
 
 // read reads an object of the merchant.
-func (v *vippsProvider) read(ctx context.Context, c *openConnection, path string, into any) error {
+func (v *vippsProvider) read(ctx context.Context, c *unsealedConnection, path string, into any) error {
 	return v.request(ctx, c, http.MethodGet, path, "", into)
 }
 
-// look implements provider. The operations are read from the list of events, but the amounts from the payment
+// fetchStatus implements provider. The operations are read from the list of events, but the amounts from the payment
 // itself, since that list may lack what has just happened.
-func (v *vippsProvider) look(ctx context.Context, c *openConnection, p *payment) (*paymentReport, error) {
+func (v *vippsProvider) fetchStatus(ctx context.Context, c *unsealedConnection, p *payment) (*paymentReport, error) {
 	state, err := v.readState(ctx, c, p)
 	if isMissing(err) {
 		return &paymentReport{}, nil
@@ -448,8 +448,9 @@ func (v *vippsProvider) look(ctx context.Context, c *openConnection, p *payment)
 }
 
 // readState reads the state of an attempt. Errors: those of read, also for a payment that can't be right.
-func (v *vippsProvider) readState(ctx context.Context, c *openConnection, p *payment) (state vippsPayment, err error) {
-	err = v.read(ctx, c, vippsPath(p.ID, ""), &state)
+func (v *vippsProvider) readState(ctx context.Context, c *unsealedConnection, p *payment) (vippsPayment, error) {
+	var state vippsPayment
+	err := v.read(ctx, c, vippsPath(p.ID, ""), &state)
 	if err == nil && !state.isOf(p.ID) {
 		err = malformedAnswer(http.StatusOK)
 	}
@@ -614,7 +615,7 @@ func (r *paymentReport) addVippsEvents(events []vippsEvent) {
 // front of this service has made of it. Vipps repeats a delivery for seven days, with the date of the first
 // attempt, so the age is not checked.
 func (v *vippsProvider) notice(
-	c *openConnection, r *http.Request, body []byte, _ time.Time,
+	c *unsealedConnection, r *http.Request, body []byte, _ time.Time,
 ) (paymentNotice, error) {
 	if c.WebhookURL == nil || c.secrets.WebhookSecret == "" {
 		return paymentNotice{}, errNotice
@@ -671,7 +672,7 @@ var vippsPathID = lazyPattern(`^[A-Za-z0-9_-]{1,64}$`)
 
 // connect implements provider. If the answer of the registration is lost, it removes what may have been
 // registered.
-func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
+func (v *vippsProvider) connect(ctx context.Context, c *unsealedConnection, webhookURL string) error {
 	v.drop(c.ID, nil)
 	body := bodyText(map[string]any{"url": webhookURL, "events": vippsEvents})
 	var made struct{ ID, Secret string }
@@ -697,7 +698,7 @@ func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookU
 type vippsWebhook struct{ ID, URL string }
 
 // webhooks returns the webhooks of a merchant, ours and others'.
-func (v *vippsProvider) webhooks(ctx context.Context, c *openConnection) ([]vippsWebhook, error) {
+func (v *vippsProvider) webhooks(ctx context.Context, c *unsealedConnection) ([]vippsWebhook, error) {
 	var list struct{ Webhooks *[]vippsWebhook }
 	err := v.read(ctx, c, vippsWebhooks, &list)
 	if err == nil && list.Webhooks == nil {
@@ -710,7 +711,7 @@ func (v *vippsProvider) webhooks(ctx context.Context, c *openConnection) ([]vipp
 }
 
 // removeWebhooks removes the webhooks of a merchant that post to an address.
-func (v *vippsProvider) removeWebhooks(ctx context.Context, c *openConnection, webhookURL string) error {
+func (v *vippsProvider) removeWebhooks(ctx context.Context, c *unsealedConnection, webhookURL string) error {
 	all, err := v.webhooks(ctx, c)
 	for _, w := range all {
 		if w.URL == webhookURL {
@@ -723,7 +724,7 @@ func (v *vippsProvider) removeWebhooks(ctx context.Context, c *openConnection, w
 }
 
 // removeWebhook removes a webhook of a merchant, if it is there.
-func (v *vippsProvider) removeWebhook(ctx context.Context, c *openConnection, id string) error {
+func (v *vippsProvider) removeWebhook(ctx context.Context, c *unsealedConnection, id string) error {
 	if !vippsPathID().MatchString(id) {
 		return malformedAnswer(0)
 	}
@@ -735,7 +736,7 @@ func (v *vippsProvider) removeWebhook(ctx context.Context, c *openConnection, id
 }
 
 // disconnect implements provider.
-func (v *vippsProvider) disconnect(ctx context.Context, c *openConnection) error {
+func (v *vippsProvider) disconnect(ctx context.Context, c *unsealedConnection) error {
 	if c.WebhookID == nil {
 		return nil
 	}
@@ -748,7 +749,7 @@ func (v *vippsProvider) disconnect(ctx context.Context, c *openConnection) error
 
 // check implements provider. It asks for another access token, so that secrets that were changed at Vipps
 // are noticed while an earlier token is still accepted.
-func (v *vippsProvider) check(ctx context.Context, c *openConnection) (lacks []string, err error) {
+func (v *vippsProvider) check(ctx context.Context, c *unsealedConnection) (lacks []string, err error) {
 	v.drop(c.ID, nil)
 	all, err := v.webhooks(ctx, c)
 	if err != nil {

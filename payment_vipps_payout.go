@@ -29,7 +29,7 @@ const (
 
 // ledger returns the id of the ledger of a connection's sales unit; "": there is none, or the keys may not read it,
 // between which Vipps does not distinguish. Errors: those of read, and one with the reason several_ledgers.
-func (v *vippsProvider) ledger(ctx context.Context, c *openConnection) (id string, err error) {
+func (v *vippsProvider) ledger(ctx context.Context, c *unsealedConnection) (id string, err error) {
 	var list struct{ Items *[]struct{ LedgerID string } }
 	query := url.Values{"settlesForRecipientHandles": {"api:" + c.secrets.MerchantSerial}}
 	err = v.read(ctx, c, vippsLedgers+"?"+query.Encode(), &list)
@@ -73,7 +73,7 @@ type vippsEntry struct {
 // payouts implements provider. The cursor is the next date to read, "2026-11-25", and inside a date also the page,
 // "2026-11-25 PAGE". A sales unit may have no ledger before its first sale.
 func (v *vippsProvider) payouts(
-	ctx context.Context, c *openConnection, cursor, from string, now time.Time,
+	ctx context.Context, c *unsealedConnection, cursor, from string, now time.Time,
 ) (*payoutNews, error) {
 	date, at, _ := strings.Cut(cmp.Or(cursor, from), " ")
 	day, ok := parseDate(date)
@@ -114,7 +114,7 @@ func (v *vippsProvider) payouts(
 
 // readReport reads a page of a ledger's funds on a date; "": the first.
 func (v *vippsProvider) readReport(
-	ctx context.Context, c *openConnection, ledger, date, at string,
+	ctx context.Context, c *unsealedConnection, ledger, date, at string,
 ) (page vippsReport, err error) {
 	path := "/report/v2/ledgers/" + ledger + "/funds/dates/" + date
 	if at != "" {
@@ -190,13 +190,13 @@ func (e *vippsEntry) row(date string) (r ledgerRow, ok bool) {
 
 // payoutRows implements provider. There are none: what is in a payout came with payouts before it was scheduled.
 func (v *vippsProvider) payoutRows(
-	context.Context, *openConnection, string, string,
+	context.Context, *unsealedConnection, string, string,
 ) (rows []ledgerRow, next string, err error) {
 	return nil, "", nil
 }
 
 // payoutLacks returns what the keys lack that only payouts need.
-func (v *vippsProvider) payoutLacks(ctx context.Context, c *openConnection) (lacks []string, err error) {
+func (v *vippsProvider) payoutLacks(ctx context.Context, c *unsealedConnection) (lacks []string, err error) {
 	if !c.Live {
 		return nil, nil // there are no settlements for tests
 	}

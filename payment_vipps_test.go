@@ -16,7 +16,7 @@ type vippsSide struct {
 	*vippsProvider
 	t    testing.TB
 	fake *vippsFake
-	c    *openConnection
+	c    *unsealedConnection
 	p    *payment
 	at   time.Time
 }
@@ -25,7 +25,7 @@ func newVippsSide(t testing.TB) *vippsSide {
 	s := &vippsSide{t: t, at: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)}
 	s.fake = newVippsFake(t, func() time.Time { return s.at })
 	s.vippsProvider = newVippsProvider(outboundTo(t, loopbackRange), s.fake.base+"/", s.fake.now)
-	s.c = &openConnection{&paymentConnection{ID: newID("con", s.at)}, s.fake.secrets}
+	s.c = &unsealedConnection{&paymentConnection{ID: newID("con", s.at)}, s.fake.secrets}
 	s.p = &payment{ID: newID("pay", s.at), Currency: "NOK", Amount: 5000, CreatedAt: newStamp(s.at)}
 	return s
 }
@@ -58,7 +58,7 @@ func (s *vippsSide) done(kind string, amount int64) *paymentOperation {
 // report reads the attempt.
 func (s *vippsSide) report() *paymentReport {
 	s.t.Helper()
-	report, err := s.look(s.t.Context(), s.c, s.p)
+	report, err := s.fetchStatus(s.t.Context(), s.c, s.p)
 	must(s.t, err)
 	return report
 }
@@ -96,7 +96,7 @@ func callVipps(t testing.TB, address, call string) string {
 	case "ledgers", "report":
 		return newsText(s.payouts(t.Context(), s.c, "", "2026-11-20", s.at))
 	case "look", "events":
-		return reportText(s.look(t.Context(), s.c, s.p))
+		return reportText(s.fetchStatus(t.Context(), s.c, s.p))
 	case "token":
 		call = opCreate
 	}
@@ -185,7 +185,7 @@ func TestVipps_accessTokenIsKeptUntilShortlyBeforeItsEnd(t *testing.T) {
 		return nil
 	})
 	var failed *outboundError
-	if _, err := s.look(t.Context(), s.c, s.p); !errors.As(err, &failed) || failed.outcome != vendorDenied {
+	if _, err := s.fetchStatus(t.Context(), s.c, s.p); !errors.As(err, &failed) || failed.outcome != vendorDenied {
 		t.Errorf("%v", err)
 	}
 	equal(t, "tokens, when every one is refused", s.fake.came("POST", vippsTokenPath), 4)
@@ -228,7 +228,7 @@ func TestVipps_oneAccessTokenIsAskedForAtATime(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if _, err := s.look(t.Context(), s.c, s.p); err != nil {
+			if _, err := s.fetchStatus(t.Context(), s.c, s.p); err != nil {
 				t.Error(err)
 			}
 		})
@@ -237,7 +237,7 @@ func TestVipps_oneAccessTokenIsAskedForAtATime(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	s.drop(s.c.ID, nil)
-	if _, err := s.look(gone, s.c, s.p); err == nil {
+	if _, err := s.fetchStatus(gone, s.c, s.p); err == nil {
 		t.Error("the caller has gone")
 	}
 	s.fake.strikes(nil)
@@ -257,8 +257,8 @@ const (
 
 // vippsExample is a connection with the webhook of the public example, and its request, which came to
 // another address, through a proxy.
-func vippsExample() (*openConnection, *http.Request) {
-	c := &openConnection{&paymentConnection{WebhookURL: ptr(vippsExampleURL)},
+func vippsExample() (*unsealedConnection, *http.Request) {
+	c := &unsealedConnection{&paymentConnection{WebhookURL: ptr(vippsExampleURL)},
 		connectionSecrets{WebhookSecret: vippsExampleSecret}}
 	r := httptest.NewRequest("POST", "http://10.0.0.7:8080/inside?a=b", nil)
 	r.Header = http.Header{"X-Ms-Date": {vippsExampleDate}, "X-Ms-Content-Sha256": {vippsExampleHash},
@@ -274,7 +274,7 @@ func TestVipps_signatureOfAWebhook(t *testing.T) {
 		t.Errorf("the public example: %+v, %v", got, err)
 	}
 	const other = "Thu, 30 Mar 2023 08:38:33 GMT"
-	refuses := func(name string, change func(c *openConnection, h http.Header, body []byte)) {
+	refuses := func(name string, change func(c *unsealedConnection, h http.Header, body []byte)) {
 		t.Helper()
 		c, r := vippsExample()
 		body := []byte(vippsExampleBody)
@@ -294,20 +294,20 @@ func TestVipps_signatureOfAWebhook(t *testing.T) {
 		"a shorter one":      {"Authorization", vippsExampleSigned[:90]},
 		"an additional one":  {"Authorization", vippsExampleSigned, vippsExampleSigned},
 	} {
-		refuses(name, func(_ *openConnection, h http.Header, _ []byte) { h[header[0]] = header[1:] })
+		refuses(name, func(_ *unsealedConnection, h http.Header, _ []byte) { h[header[0]] = header[1:] })
 	}
-	for name, change := range map[string]func(c *openConnection){
-		"another host": func(c *openConnection) {
+	for name, change := range map[string]func(c *unsealedConnection){
+		"another host": func(c *unsealedConnection) {
 			c.WebhookURL = ptr(strings.Replace(vippsExampleURL, "site/", "sites/", 1))
 		},
-		"another path":      func(c *openConnection) { c.WebhookURL = ptr(vippsExampleURL + "?") },
-		"another secret":    func(c *openConnection) { c.secrets.WebhookSecret += "=" },
-		"no secret":         func(c *openConnection) { c.secrets.WebhookSecret = "" },
-		"no webhook at all": func(c *openConnection) { c.WebhookURL = nil },
+		"another path":      func(c *unsealedConnection) { c.WebhookURL = ptr(vippsExampleURL + "?") },
+		"another secret":    func(c *unsealedConnection) { c.secrets.WebhookSecret += "=" },
+		"no secret":         func(c *unsealedConnection) { c.secrets.WebhookSecret = "" },
+		"no webhook at all": func(c *unsealedConnection) { c.WebhookURL = nil },
 	} {
-		refuses(name, func(c *openConnection, _ http.Header, _ []byte) { change(c) })
+		refuses(name, func(c *unsealedConnection, _ http.Header, _ []byte) { change(c) })
 	}
-	refuses("another body", func(_ *openConnection, _ http.Header, body []byte) { body[5]++ })
+	refuses("another body", func(_ *unsealedConnection, _ http.Header, body []byte) { body[5]++ })
 }
 
 // signedNotice has a webhook with a body read, signed for a connection.

@@ -396,7 +396,7 @@ func TestPayout_ledgerOfVippsTellsOfDisputes(t *testing.T) {
 }
 
 // notice implements provider: all that comes is about a payout.
-func (f *payoutFake) notice(*openConnection, *http.Request, []byte, time.Time) (paymentNotice, error) {
+func (f *payoutFake) notice(*unsealedConnection, *http.Request, []byte, time.Time) (paymentNotice, error) {
 	return paymentNotice{payout: true}, nil
 }
 

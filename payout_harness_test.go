@@ -65,7 +65,7 @@ func (f *payoutFake) asked(call string) error {
 
 // payouts implements provider. A cursor is a place in the ledger; or a date, and the last payout of the page before.
 func (f *payoutFake) payouts(
-	_ context.Context, _ *openConnection, cursor string, from businessDate, now time.Time,
+	_ context.Context, _ *unsealedConnection, cursor string, from businessDate, now time.Time,
 ) (*payoutNews, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,14 +94,14 @@ func (f *payoutFake) payouts(
 	})
 	slices.SortFunc(all, func(a, b payoutReport) int { return cmp.Compare(a.providerID, b.providerID) })
 	if len(all) > f.page {
-		return &payoutNews{told: all[:f.page], cursor: date + "/" + all[f.page-1].providerID, more: true}, nil
+		return &payoutNews{payouts: all[:f.page], cursor: date + "/" + all[f.page-1].providerID, more: true}, nil
 	}
-	return &payoutNews{told: all, cursor: now.UTC().Format(time.DateOnly)}, nil
+	return &payoutNews{payouts: all, cursor: now.UTC().Format(time.DateOnly)}, nil
 }
 
 // payoutRows implements provider. The cursor is the id of the last row of the page before.
 func (f *payoutFake) payoutRows(
-	_ context.Context, _ *openConnection, payoutID, after string,
+	_ context.Context, _ *unsealedConnection, payoutID, after string,
 ) (rows []ledgerRow, next string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -222,7 +222,7 @@ func tillMapping(transfer, alone bool) *bookMapping {
 // connect connects the account to the provider, with live keys.
 func (k *till) connect() {
 	k.t.Helper()
-	c := &openConnection{paymentConnection: &paymentConnection{ID: newID("con", time.Now()), AccountID: k.account,
+	c := &unsealedConnection{paymentConnection: &paymentConnection{ID: newID("con", time.Now()), AccountID: k.account,
 		Provider: k.provider, Live: true, Methods: providerOf(k.provider).methods, CreatedAt: newStamp(time.Now())}}
 	if providerOf(k.provider).confirms { // it is named by its unit there
 		c.Name = "123456"

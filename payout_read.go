@@ -119,7 +119,7 @@ func (p *payouts) step(ctx context.Context, connectionID string) (more bool, err
 		if err != nil || now.PayoutsCursor != source.PayoutsCursor || !now.RemovedAt.Equal(source.RemovedAt.Time) {
 			return cmp.Or(err, errChanged)
 		}
-		more, err = p.adoptNews(t, source, news)
+		more, err = p.saveNews(t, source, news)
 		return err
 	})
 	return more, err
@@ -164,11 +164,11 @@ func outsideQuiet(at stamp) stamp {
 	return at
 }
 
-// adoptNews keeps what a provider tells of what it pays out to a connection. It reports whether there is more to be
+// saveNews keeps what a provider tells of what it pays out to a connection. It reports whether there is more to be
 // read at once; if not, the connection is due tomorrow.
-func (p *payouts) adoptNews(t *tx, c *paymentConnection, news *payoutNews) (more bool, err error) {
-	for i := range news.told {
-		if err := adoptPayout(t, c, &news.told[i]); err != nil {
+func (p *payouts) saveNews(t *tx, c *paymentConnection, news *payoutNews) (more bool, err error) {
+	for i := range news.payouts {
+		if err := adoptPayout(t, c, &news.payouts[i]); err != nil {
 			return false, err
 		}
 	}
@@ -334,12 +334,12 @@ func finishPayout(t *tx, row, before *payout) error {
 	row.settle(true)
 	row.Reason = (*payoutReason)(nilIfEmpty(row.judge(sums, confirmed)))
 	row.save(t, before)
-	t.lookAtUnmatched(row.ID)
+	t.pollUnmatched(row.ID)
 	return nil
 }
 
 // disputed returns what a row of a ledger says of a dispute; taken is what it takes, or is negative for what it puts
 // back.
 func (r *ledgerRow) disputed() disputeReport {
-	return disputeReport{id: r.source, amount: max(-r.amount, r.amount), taken: -r.amount, at: r.at, movedAt: r.at}
+	return disputeReport{id: r.source, amount: max(-r.amount, r.amount), withdrawn: -r.amount, at: r.at, movedAt: r.at}
 }

@@ -146,18 +146,18 @@ func (t *tx) addReturned(p *payout, r *ledgerRow, earlier *payout) {
 		p.ID, r.id, r.category, r.kind, r.source, newStamp(r.at), earlier.ID)
 }
 
-// lookAtUnmatched is poll for the attempts that rows of a payout name and whose money is not what these say: another
+// pollUnmatched is poll for the attempts that rows of a payout name and whose money is not what these say: another
 // amount was captured, the refund is not there or has come to the contrary, or another amount was taken for the
 // dispute. Of a payout in another currency than the attempt, it only asks whether there was any. It reads the rows of
 // the payout, and all that their attempts have.
-func (t *tx) lookAtUnmatched(payoutID string) {
+func (t *tx) pollUnmatched(payoutID string) {
 	const rows = `(SELECT sum(j.amount) FROM payout_items j WHERE j.payment_id = i.payment_id
 		AND j.category = i.category AND (i.category = 'payment' OR j.source IS i.source))`
 	const taken = `(SELECT d.taken FROM disputes d WHERE d.payment_id = i.payment_id AND d.id = i.source)`
 	differ := func(a, b string) string {
 		return `iif(y.currency = o.currency, ` + a + ` IS NOT ` + b + `, (` + a + ` > 0) IS NOT (` + b + ` > 0))`
 	}
-	t.look(`id IN (SELECT y.id FROM payouts o JOIN payout_items i ON i.payout_id = o.id
+	t.poll(`id IN (SELECT y.id FROM payouts o JOIN payout_items i ON i.payout_id = o.id
 		JOIN payments y ON y.id = i.payment_id WHERE o.id = ? AND CASE i.category
 			WHEN 'payment' THEN `+differ(rows, `y.captured`)+` WHEN 'dispute' THEN `+differ(`-`+rows, taken)+`
 			WHEN 'refund' THEN NOT EXISTS (SELECT 1 `+fromItemRefunds+` AND (r.state = 'failed') = (`+rows+` >= 0)

@@ -402,7 +402,7 @@ func (p *paidOrder) left(beside *refund) []figure {
 // counts reports whether the order has any revenue: it was paid and its total was not 0, or its money was captured
 // before it was accepted.
 func (p *paidOrder) counts() bool {
-	return p.wasPaid() && valueOr(p.Method, methodNone) != methodNone || p.atOnce()
+	return p.wasPaid() && valueOr(p.Method, methodNone) != methodNone || p.capturedFirst()
 }
 
 // dueSale returns what is to be recorded of the order's sale.

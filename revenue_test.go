@@ -180,7 +180,7 @@ func (h *revenueHistory) brought() (amount int64) {
 	for _, id := range h.orders {
 		o := h.row(id)
 		switch {
-		case o.atOnce():
+		case o.capturedFirst():
 			amount += o.OrderedTotal
 		case !o.wasPaid():
 			continue
@@ -273,7 +273,7 @@ func (h *revenueHistory) checkOrder(id string) {
 		all = append(all, f.Figures...)
 	}
 	want := []figure{}
-	if o.atOnce() {
+	if o.capturedFirst() {
 		want = saleFigures(o.sold())
 	} else if o.wasPaid() && *o.Method != methodNone {
 		want = saleFigures(o)
@@ -484,7 +484,7 @@ func TestRevenue_lateFactsCountOnTheOpenDayAndLeaveTheFrozenOne(t *testing.T) {
 		}
 		m.add(f)
 		m.refunds[0].end("", t.now)
-		m.divideFound("")
+		m.matchFound("")
 		return m.save(t, actorTime)
 	})
 	s.days("2026-05-01: CHF 59.00 0 late", "2026-05-04: CHF -9.00 1 late")

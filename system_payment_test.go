@@ -33,7 +33,7 @@ func (o *operator) connectCards() {
 	keys, err := loadKeyring(o.env["WIDGETD_KEY"])
 	must(o.t, err)
 	o.change(func(t *tx) error {
-		conn := &openConnection{paymentConnection: &paymentConnection{ID: t.newID("con"), AccountID: o.account,
+		conn := &unsealedConnection{paymentConnection: &paymentConnection{ID: t.newID("con"), AccountID: o.account,
 			Provider: providerStripe, CreatedAt: t.now}}
 		conn.secrets.Key = shopSecretKey
 		if err := conn.seal(keys); err != nil {
