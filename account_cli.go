@@ -31,7 +31,7 @@ var (
 	optNewKeys = option{name: "new-keys",
 		help: "make other keys although the database has issued tokens, leases or secrets, which all end with that: " +
 			"only where no copy of its key file is left"}
-	optBooksSignin = option{name: "books", member: "kind", reads: sending(string(sessionBooks)),
+	optBooksSignin = option{name: "books", member: "kind", reads: switchValue(string(sessionBooks)),
 		help: "the code is for the pages of its books"}
 	optAllAccounts = option{name: "all-accounts", help: "let the token act on any account, with ?account_id="}
 )
@@ -46,14 +46,14 @@ var accountRouteCommands = []routeCommand{
 			"applications act for it, or map and post its books; it is stored nowhere", after: noteSignin},
 	{name: "base-url show", help: "show the base address, and earlier ones that tokens may still name",
 		rows: &listCommand{short: true, columns: "URL CURRENT",
-			pages: whole(func(q *queries, _ owner) ([]baseAddress, error) { return q.baseURLs() })}},
+			pages: wholeTable(func(q *queries, _ owner) ([]baseAddress, error) { return q.baseURLs() })}},
 	{name: "account list", help: "list accounts, oldest first", rows: &listCommand{short: true, prefix: "acct",
 		columns: "ID NAME MAIN RATE CREATED=created_at CLOSED=closed_at",
-		pages:   whole(func(q *queries, _ owner) ([]account, error) { return q.accounts() })}},
+		pages:   wholeTable(func(q *queries, _ owner) ([]account, error) { return q.accounts() })}},
 	{name: "origin list", help: "list origins",
 		options: []option{optOfAccount},
 		rows: &listCommand{short: true, columns: "ORIGIN ACCOUNT=account_id CREATED=created_at",
-			pages: whole((*queries).origins)}},
+			pages: wholeTable((*queries).origins)}},
 	{name: "token list", help: "list tokens, newest first",
 		options: []option{optOfAccount},
 		rows: &listCommand{short: true, prefix: "tok", pages: paged((*queries).tokens), columns: "ID " +
@@ -126,7 +126,7 @@ func initCommand(e *env) error {
 			return err
 		}
 	}
-	db, key, err := e.placeToInstall()
+	db, key, err := e.installationPaths()
 	if err != nil {
 		return err
 	}
@@ -170,10 +170,10 @@ func initCommand(e *env) error {
 	return reportInit(e, db, key, initResult{dbMade, keyMade, base, id})
 }
 
-// placeToInstall returns where init makes the database and the key file: in the installation's directory if it is
+// installationPaths returns where init makes the database and the key file: in the installation's directory if it is
 // there and this user may, see locate. It refuses to create files as root beside another user's, and without -force a
 // second installation.
-func (e *env) placeToInstall() (db, key string, err error) {
+func (e *env) installationPaths() (db, key string, err error) {
 	e.locate(!e.on("force") && e.mayInstall())
 	if db, err = e.file("db"); err != nil {
 		return "", "", err

@@ -465,7 +465,7 @@ func (k *keyring) verify(token string) (claims, error) {
 // one has the wrong type, it returns errInvalidToken. Unknown claims are ignored.
 func readClaims(v *jsonValue) (c claims, err error) {
 	ok := true
-	text := func(name string, need need) string {
+	text := func(name string, need presence) string {
 		m, present := v.member(name)
 		if !present || m.kind != jsonString {
 			ok = ok && !present && need == optional
@@ -473,7 +473,7 @@ func readClaims(v *jsonValue) (c claims, err error) {
 		}
 		return m.text
 	}
-	number := func(name string, need need) int64 {
+	number := func(name string, need presence) int64 {
 		m, present := v.member(name)
 		if !present {
 			ok = ok && need == optional

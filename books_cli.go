@@ -17,7 +17,7 @@ var (
 		help: "first business day that is sent on its own, or never"}
 	optPayoutsFrom = option{name: "payouts-from", value: "DATE", member: "payouts_from", reads: asFirstDay,
 		help: "first day of arrival of payouts that are sent on their own, or never"}
-	optHistory = option{name: "history", member: "history", reads: sending(true),
+	optHistory = option{name: "history", member: "history", reads: switchValue(true),
 		help: "-send-from and -payouts-from may be days that are past"}
 	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state",
 		words: func() []string { return asTexts(exportStates) }}
@@ -70,7 +70,7 @@ var booksRouteCommands = []routeCommand{
 		asks: asking("disconnects the books ${id} (${organisation.name}), and drops what was not sent to them")},
 	{name: "books app list", help: "list the applications that are set", rows: &listCommand{short: true,
 		columns: "PRODUCT CLIENT=client_id CHANGED=changed_at",
-		pages:   whole(func(q *queries, _ owner) ([]booksApp, error) { return q.booksApps() })}},
+		pages:   wholeTable(func(q *queries, _ owner) ([]booksApp, error) { return q.booksApps() })}},
 	{name: "books export list", help: "list what was sent or waits to be, newest first",
 		options: []option{optExportState, optOfAccount},
 		rows:    &listCommand{prefix: "exp", columns: exportColumns, pages: exportPages}},

@@ -304,8 +304,8 @@ func chooseOrganisation(
 	return bindOrganisation(t, keys, c, *company, tokens, actor)
 }
 
-// giveBackAccess ends the use of a connection at the product, as far as that allows it. Errors: errBooksConnection.
-func (b *books) giveBackAccess(ctx context.Context, o owner, id string) error {
+// endAccess ends the use of a connection at the product, as far as that allows it. Errors: errBooksConnection.
+func (b *books) endAccess(ctx context.Context, o owner, id string) error {
 	c, err := b.store.usedBookConnection(o, id)
 	if err != nil {
 		return err

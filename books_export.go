@@ -105,7 +105,7 @@ func requestExport(t *tx, o owner, connectionID string, date businessDate) ([]bo
 // requestOne is requestExport for one currency. It returns nil if there is nothing to send.
 func requestOne(t *tx, c *bookConnection, date businessDate, currency string, due stamp) (*bookExport, error) {
 	of := exportSubject{Date: date, Currency: currency}
-	there, revision, err := counting(t, c, of)
+	there, revision, err := includedExport(t, c, of)
 	if there != nil || err != nil {
 		return there, err
 	}
@@ -116,9 +116,9 @@ func requestOne(t *tx, c *bookConnection, date businessDate, currency string, du
 	return newExport(t, c, of, dayKey(c.AccountID, date), revision, nil, due), nil
 }
 
-// counting returns the export of a subject that counts, or is to count; nil: there is none, or its entry was reversed,
-// so that one of a further revision may come.
-func counting(t *tx, c *bookConnection, subject exportSubject) (there *bookExport, revision int64, err error) {
+// includedExport returns the export of a subject that counts, or is to count; nil: there is none, or its entry was
+// reversed, so that one of a further revision may come.
+func includedExport(t *tx, c *bookConnection, subject exportSubject) (there *bookExport, revision int64, err error) {
 	last, err := t.lastExport(c.ID, subject)
 	if err != nil || last == nil {
 		return nil, 1, err

@@ -75,7 +75,7 @@ func newBookkeeper(t testing.TB, product string) *bookkeeper {
 
 // disconnect is what DELETE /books/connections/{id} does.
 func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error {
-	if err := b.giveBackAccess(ctx, o, id); err != nil {
+	if err := b.endAccess(ctx, o, id); err != nil {
 		return err
 	}
 	return b.update(ctx, func(t *tx) error {

@@ -231,7 +231,7 @@ func (a *booksAPI) getBookConnection(
 // gets this connection back, so that no day is sent twice.
 func (a *booksAPI) disconnectBooks(ctx context.Context, c *call, of owner, _ noMembers) (*bookConnection, error) {
 	if !c.in.dry {
-		if err := a.books.giveBackAccess(ctx, of, c.id()); err != nil {
+		if err := a.books.endAccess(ctx, of, c.id()); err != nil {
 			return nil, err
 		}
 	}
@@ -356,7 +356,7 @@ func readNewBookExport(in *input) (r *newBookExport) {
 	r = new(newBookExport)
 	r.payout = in.text("payout", optional, 40, isID("pot")) // The payout, in place of `date`.
 	// The business day. It is required without `payout`.
-	r.date = in.text("date", need(r.payout == ""), 10, checkBusinessDate)
+	r.date = in.text("date", presence(r.payout == ""), 10, checkBusinessDate)
 	if in.has("date") && r.payout != "" && !in.isNull("date") {
 		in.wrong("date", "not_both", "Name a day or a payout, not both.")
 	}
@@ -682,7 +682,7 @@ func readRule(in *input, product *bookProduct) (r mappingRule) {
 func readTax(in *input, product *bookProduct, r *mappingRule) {
 	byRate := r.Kind == ruleSales || r.Kind == ruleDelivery
 	of := cmp.Or(product, &bookProduct{taxInside: true})
-	need := need(product != nil && byRate && (of.taxInside || valueOr(r.VATRate, 0) > 0))
+	need := presence(product != nil && byRate && (of.taxInside || valueOr(r.VATRate, 0) > 0))
 	if !of.taxInside && !in.ofKinds(product, "tax", r.Kind, ruleSales, ruleDelivery) {
 		return
 	}

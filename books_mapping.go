@@ -67,14 +67,14 @@ func suggestMapping(product *bookProduct, chart *bookChart, seen []revenueSum) b
 		g.sales(rate, sales[rate])
 	}
 	for _, rate := range slices.Backward(slices.Sorted(maps.Keys(deliveries))) {
-		g.add(ruleDelivery, cmp.Or(g.named(accountWords()["delivery"], isRevenue), g.salesAccount(rate)), rate)
+		g.add(ruleDelivery, cmp.Or(g.accountNamed(accountWords()["delivery"], isRevenue), g.salesAccount(rate)), rate)
 	}
-	g.add(ruleTip, cmp.Or(g.named(accountWords()["tip"], isForTips), g.usable(g.standard.tips)), 0)
-	g.add(ruleDispute, g.named(accountWords()["dispute"], isDisputed), 0)
+	g.add(ruleTip, cmp.Or(g.accountNamed(accountWords()["tip"], isForTips), g.usable(g.standard.tips)), 0)
+	g.add(ruleDispute, g.accountNamed(accountWords()["dispute"], isDisputed), 0)
 	for _, method := range methods {
 		g.payment(method)
 	}
-	fees := cmp.Or(g.named(accountWords()["fee"], isCost), g.usable(g.standard.fees))
+	fees := cmp.Or(g.accountNamed(accountWords()["fee"], isCost), g.usable(g.standard.fees))
 	g.add(ruleFee, fees, 0)
 	g.add(ruleDisputeFee, fees, 0)
 	return bookMapping{Lines: g.lines}
@@ -100,7 +100,7 @@ func (g *suggestion) sales(rate int64, groups []string) {
 	for _, group := range slices.Sorted(slices.Values(groups)) {
 		account := ""
 		if len([]rune(group)) > 2 {
-			account = g.named([]string{strings.ToLower(group)}, isRevenue)
+			account = g.accountNamed([]string{strings.ToLower(group)}, isRevenue)
 		}
 		if account != "" && account != others && len(g.lines) < maxMappingRules/2 && g.add(ruleSales, account, rate) {
 			g.lines[len(g.lines)-1].Group = &group
@@ -172,7 +172,7 @@ func (g *suggestion) salesAccount(rate int64) string {
 	if g.product.standard != nil {
 		return g.usable(g.standard.byRate[rate].sales)
 	}
-	if named := g.named(accountWords()["sales"], isRevenue); named != "" {
+	if named := g.accountNamed(accountWords()["sales"], isRevenue); named != "" {
 		return named
 	}
 	only := ""
@@ -193,12 +193,12 @@ func (g *suggestion) payment(method string) {
 	account := ""
 	switch method {
 	case methodCash:
-		account = cmp.Or(g.named(accountWords()["cash"], isCash), g.usable(g.standard.cash))
+		account = cmp.Or(g.accountNamed(accountWords()["cash"], isCash), g.usable(g.standard.cash))
 	case methodVoucher:
-		account = cmp.Or(g.named(accountWords()["voucher"], isVouchers), g.usable(g.standard.voucher))
+		account = cmp.Or(g.accountNamed(accountWords()["voucher"], isVouchers), g.usable(g.standard.voucher))
 	case methodCard, methodMobile, methodTwint, methodTerminal:
-		account = cmp.Or(g.named(accountWords()[method], isClearing), g.named(accountWords()["clearing"], isClearing),
-			g.usable(g.standard.clearing))
+		account = cmp.Or(g.accountNamed(accountWords()[method], isClearing),
+			g.accountNamed(accountWords()["clearing"], isClearing), g.usable(g.standard.clearing))
 	}
 	if g.add(rulePayment, account, 0) {
 		g.lines[len(g.lines)-1].Method = new(bookPayMethod(method))
@@ -213,9 +213,9 @@ func (g *suggestion) usable(code string) string {
 	return code
 }
 
-// named returns the account of a kind that entries can use and whose name has one of the words, or "". Earlier
+// accountNamed returns the account of a kind that entries can use and whose name has one of the words, or "". Earlier
 // words take precedence, then lower codes.
-func (g *suggestion) named(words []string, kind func(*bookAccount) bool) string {
+func (g *suggestion) accountNamed(words []string, kind func(*bookAccount) bool) string {
 	for _, word := range words {
 		found := ""
 		for i := range g.chart.Accounts {

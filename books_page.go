@@ -39,9 +39,9 @@ func booksPageRoutes(a *booksAPI) (all []route) {
 		{"GET " + booksPath, a.showConnections, nil},
 		{"POST " + booksPath, nil, a.takeBooksCode},
 		{"POST /books/signout", nil, a.leaveBooks},
-		{"GET /books/connect/{product}", nil, a.followLink},
+		{"GET /books/connect/{product}", nil, a.startAuthorization},
 		{"POST /books/connect/{product}", a.beginConnecting, nil},
-		{"GET /books/callback/{product}", nil, a.comeBack},
+		{"GET /books/callback/{product}", nil, a.finishAuthorization},
 		{"POST /books/choose/{product}", a.chooseCompany, nil},
 		{"GET /books/mapping/{product}", ofCompany(a.showMapping), nil},
 		{"POST /books/mapping/{product}", ofCompany(a.takeMapping), nil},
@@ -107,7 +107,7 @@ func (a *booksAPI) visited(answer visitAnswer) handler {
 func ofCompany(answer visitAnswer) visitAnswer {
 	return func(ctx context.Context, v *booksVisit) (any, error) {
 		if v.b == nil || v.b.OrganisationID == nil {
-			return seeOther(upFrom(v.call) + "books"), nil
+			return seeOther(pathToBase(v.call) + "books"), nil
 		}
 		return answer(ctx, v)
 	}
@@ -173,7 +173,7 @@ func newBooksPage(r *http.Request, title string) *booksPage {
 // page makes a page for who has signed in.
 func (a *booksAPI) page(v *booksVisit, title string) (*booksPage, error) {
 	p := newBooksPage(v.request, title)
-	p.Up, p.Account = upFrom(v.call), printable(v.who.Account)
+	p.Up, p.Account = pathToBase(v.call), printable(v.who.Account)
 	of, err := a.store.settings(v.who.AccountID)
 	if v.request.Method == http.MethodGet { // else the link would lose what was filled in
 		p.Languages = p.switches(v.request.URL.Query())
@@ -243,7 +243,7 @@ func booksRefused(r *http.Request, ref *refusal, requestID string) *reply {
 // booksSignin makes the page that asks for a code; typed is a wrong one.
 func (a *booksAPI) booksSignin(c *call, notice, typed string, status int) (*reply, error) {
 	p := newOAuthPage(c.request, signinTitle)
-	p.SignIn, p.Notice, p.Typed = upFrom(c)+"books", notice, printable(cutText(typed, maxCodeTyped))
+	p.SignIn, p.Notice, p.Typed = pathToBase(c)+"books", notice, printable(cutText(typed, maxCodeTyped))
 	if err := a.showMain(c, p); err != nil {
 		return nil, err
 	}
@@ -420,13 +420,14 @@ func (a *booksAPI) chooseCompany(ctx context.Context, v *booksVisit) (any, error
 	return seeOther("../mapping/" + v.product.name), err
 }
 
-// A comeBackQuery holds the parameters with which a product's pages send somebody back (RFC 6749, section 4.1.2).
-type comeBackQuery struct{ product, state, code, refusal string }
+// An authorizationResponse holds the parameters with which a product's pages send somebody back (RFC 6749, section
+// 4.1.2).
+type authorizationResponse struct{ product, state, code, refusal string }
 
 // finishReturn reads these parameters, and charges who sends them. Errors: those of admit, not_found for a product that
 // does not exist.
-func (a *booksAPI) finishReturn(ctx context.Context, c *call) (*comeBackQuery, error) {
-	q := &comeBackQuery{product: c.in.pathValue("product")}
+func (a *booksAPI) finishReturn(ctx context.Context, c *call) (*authorizationResponse, error) {
+	q := &authorizationResponse{product: c.in.pathValue("product")}
 	for name, to := range map[string]*string{"state": &q.state, "code": &q.code, "error": &q.refusal} {
 		if values := c.in.query[name]; len(values) == 1 {
 			*to = values[0]
@@ -456,10 +457,11 @@ func (a *booksAPI) sessionFor(c *call, accountID string) (found *session, err er
 	return found, nil
 }
 
-// followLink answers GET /books/connect/{product}, where the links lead that applications have asked for. It redirects
-// people who have signed in for the account to the product, and others to the page to sign in first. So whoever asked
-// for the link can neither finish the connection, nor have the owner finish it with somebody else's company.
-func (a *booksAPI) followLink(ctx context.Context, c *call) (any, error) {
+// startAuthorization answers GET /books/connect/{product}, where the links lead that applications have asked for.
+// It redirects people who have signed in for the account to the product, and others to the page to sign in first.
+// So whoever asked for the link can neither finish the connection, nor have the owner finish it with somebody
+// else's company.
+func (a *booksAPI) startAuthorization(ctx context.Context, c *call) (any, error) {
 	q, err := a.finishReturn(ctx, c)
 	if err != nil {
 		return nil, err
@@ -488,8 +490,8 @@ func (a *booksAPI) followLink(ctx context.Context, c *call) (any, error) {
 	return redirect(made.AuthorizeURL, pageReferrers), nil
 }
 
-// comeBack answers with a page that shows the result.
-func (a *booksAPI) comeBack(ctx context.Context, c *call) (any, error) {
+// finishAuthorization answers with a page that shows the result.
+func (a *booksAPI) finishAuthorization(ctx context.Context, c *call) (any, error) {
 	q, err := a.finishReturn(ctx, c)
 	if err != nil {
 		return nil, err
@@ -510,20 +512,20 @@ func (a *booksAPI) comeBack(ctx context.Context, c *call) (any, error) {
 	}
 	if b.OrganisationID == nil {
 		p.Title, p.Text, p.Tone, p.Facts = "title_choose", "text_choose", "", p.Facts[:2]
-		p.Choices = &companyChoice{Up: upFrom(c), Product: b.Product, Companies: b.Choices}
+		p.Choices = &companyChoice{Up: pathToBase(c), Product: b.Product, Companies: b.Choices}
 	}
 	if s != nil && s.AccountID == b.AccountID && s.Kind == sessionBooks {
-		if p.Up, p.Account, p.Product = upFrom(c), printable(s.Account), b.Product; p.Choices != nil {
+		if p.Up, p.Account, p.Product = pathToBase(c), printable(s.Account), b.Product; p.Choices != nil {
 			p.Choices.Shown = b.shownHash()
 		}
 	}
 	return p.answer(http.StatusOK)
 }
 
-// finish finishes an authorization, if the caller may. One that a person began, see followLink, can be finished only by
-// somebody who has signed in for its account; one that an application began can't be finished at all. It returns the
-// session, which may be nil. Errors: errBooksState, errBooksSignin, those of callback.
-func (a *booksAPI) finish(ctx context.Context, c *call, q *comeBackQuery) (*session, *bookConnection, error) {
+// finish finishes an authorization, if the caller may. One that a person began, see startAuthorization, can be
+// finished only by somebody who has signed in for its account; one that an application began can't be finished at
+// all. It returns the session, which may be nil. Errors: errBooksState, errBooksSignin, those of callback.
+func (a *booksAPI) finish(ctx context.Context, c *call, q *authorizationResponse) (*session, *bookConnection, error) {
 	begun, err := a.store.bookAuthorization(q.product, hashOf(q.state), newStamp(c.now))
 	if errors.Is(err, errNotFound) { // callback says why
 		b, err := a.books.callback(ctx, q.product, q.state, q.code, q.refusal)
@@ -532,7 +534,7 @@ func (a *booksAPI) finish(ctx context.Context, c *call, q *comeBackQuery) (*sess
 	if err != nil {
 		return nil, nil, err
 	}
-	if begun.ofApp() { // its state leads to followLink, which makes another one for the owner
+	if begun.ofApp() { // its state leads to startAuthorization, which makes another one for the owner
 		return nil, nil, errBooksState
 	}
 	s, err := a.sessionFor(c, begun.AccountID)

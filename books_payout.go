@@ -58,7 +58,7 @@ func requestPayout(t *tx, o owner, connectionID, payoutID string) (*bookExport, 
 		return nil, errUnread
 	}
 	of := payoutSubject(p, partPayout, *p.ArrivalDate)
-	there, revision, err := counting(t, c, of.exportSubject)
+	there, revision, err := includedExport(t, c, of.exportSubject)
 	if there != nil || err != nil {
 		return there, err
 	}
@@ -78,7 +78,7 @@ func mayReverse(t *tx, x *bookExport) error {
 	}
 	undo := x.exportSubject
 	undo.Part = new(bookPart(partUndo))
-	there, _, err := counting(t, &bookConnection{ID: x.ConnectionID}, undo)
+	there, _, err := includedExport(t, &bookConnection{ID: x.ConnectionID}, undo)
 	if err == nil && there != nil {
 		err = errExportState(x, "Another entry takes back a part of it, as the payout has failed: reverse that first.")
 	}

@@ -240,7 +240,7 @@ func (r *exportRound) prepareEntry(ctx context.Context, x *bookExport) error {
 		return r.holdFor(ctx, x, issues)
 	}
 	if entry == nil {
-		return r.leaveOut(ctx, x)
+		return r.skip(ctx, x)
 	}
 	counts, err := r.formerCounts(ctx, x)
 	if err != nil {
@@ -288,10 +288,10 @@ func (r *exportRound) formerCounts(ctx context.Context, x *bookExport) (counts b
 	return counts, err
 }
 
-// leaveOut handles an export with nothing to be booked. If its day no longer has revenue that the connection sends, it
+// skip handles an export with nothing to be booked. If its day no longer has revenue that the connection sends, it
 // is removed. If that revenue adds up to nothing on each account, or it is of a payout, the export stays and waits for
 // more: otherwise it would be made anew every minute.
-func (r *exportRound) leaveOut(ctx context.Context, x *bookExport) error {
+func (r *exportRound) skip(ctx context.Context, x *bookExport) error {
 	return r.update(context.WithoutCancel(ctx), func(t *tx) error {
 		sums, err := t.revenueSums(r.connection.AccountID, x.Date, x.Currency)
 		if err != nil {
@@ -496,7 +496,7 @@ func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 	case err != nil:
 		return err
 	case found != nil && found.Deleted:
-		return r.voided(ctx, x, found.ID)
+		return r.markReversed(ctx, x, found.ID)
 	case found != nil:
 		return r.posted(ctx, x, found.ID)
 	}
@@ -530,8 +530,8 @@ func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 	return r.post(ctx, x)
 }
 
-// voided notes that an entry got into the books and has been voided there since.
-func (r *exportRound) voided(ctx context.Context, x *bookExport, id string) error {
+// markReversed notes that an entry got into the books and has been voided there since.
+func (r *exportRound) markReversed(ctx context.Context, x *bookExport, id string) error {
 	return r.change(ctx, x, func(t *tx) error {
 		x.become(exportReversed, stamp{})
 		x.EntryID, x.ReversedAt = &id, t.now
@@ -571,7 +571,7 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 	case err != nil:
 		return err
 	case of.State == exportReversed, found == nil, found.Deleted:
-		return r.needless(ctx, x, of.ID)
+		return r.markSuperfluous(ctx, x, of.ID)
 	case !sameEntry(sent, &found.Entry):
 		return r.hold(ctx, x, heldEdited, "The entry was changed in the books: reverse it there.")
 	case found.Draft:
@@ -599,8 +599,8 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 	return r.send(ctx, x, entry)
 }
 
-// needless notes that there is nothing left to reverse, since somebody has voided the entry.
-func (r *exportRound) needless(ctx context.Context, x *bookExport, of string) error {
+// markSuperfluous notes that there is nothing left to reverse, since somebody has voided the entry.
+func (r *exportRound) markSuperfluous(ctx context.Context, x *bookExport, of string) error {
 	return r.change(ctx, x, func(t *tx) error {
 		x.become(exportReversed, stamp{})
 		x.ReversedAt = t.now

@@ -118,9 +118,9 @@ func (r *reading) option(method string, kinds []idKind) option {
 	case r.kind == jsonBool && method == "PATCH":
 		o.value, o.reads = "yes|no", asYesOrNo
 	case r.kind == jsonBool:
-		o.value, o.reads = "", sending(true)
+		o.value, o.reads = "", switchValue(true)
 	case slices.Equal(r.check.words, []string{"true", "false"}):
-		o.value, o.reads = "", sending("true")
+		o.value, o.reads = "", switchValue("true")
 	case r.kind == jsonNumber && r.nullable:
 		o.value, o.reads, o.null = "N", asLimit, noLimit
 	case r.kind == jsonNumber:
@@ -334,7 +334,7 @@ func (r *routeRequest) fill(text string, answer *jsonValue) string {
 		if _, there := answer.member(name); !there && r.path[name] != "" {
 			return r.path[name]
 		}
-		return filledIn(name, answer)
+		return fillName(name, answer)
 	})
 }
 
@@ -559,11 +559,11 @@ func (e *env) fieldText(f fieldError) string {
 // behind a name says how: "${total money}" is an amount in the answer's currency, "${url host}" the host of an address,
 // and "${seats.used device}" a count, as "1 device". Behind a "|" stands what null is: "${send_from|never}".
 func fillText(text string, answer *jsonValue) string {
-	return os.Expand(text, func(name string) string { return filledIn(name, answer) })
+	return os.Expand(text, func(name string) string { return fillName(name, answer) })
 }
 
-// filledIn returns what stands in place of a name, see fillText.
-func filledIn(name string, answer *jsonValue) string {
+// fillName returns what stands in place of a name, see fillText.
+func fillName(name string, answer *jsonValue) string {
 	name, ifNull, _ := strings.Cut(name, "|")
 	name, form, _ := strings.Cut(name, " ")
 	member := memberAt(answer, name)
@@ -653,8 +653,8 @@ func asObject(_ *env, text string) (any, error) {
 	return unlessEmpty(text), nil
 }
 
-// sending has a switch send a value.
-func sending(value any) func(*env, string) (any, error) {
+// switchValue has a switch send a value.
+func switchValue(value any) func(*env, string) (any, error) {
 	return func(*env, string) (any, error) { return value, nil }
 }
 

@@ -41,7 +41,7 @@ func (e *env) complete(line []string) {
 		dashes := typed[:min(2, len(typed)-len(strings.TrimLeft(typed, "-")))]
 		for _, o := range known {
 			if text := dashes + o.name; !e.given(o.name) && strings.HasPrefix(text, typed) {
-				e.candidate(text, o.help)
+				e.printCandidate(text, o.help)
 			}
 		}
 		return
@@ -56,8 +56,8 @@ func (e *env) complete(line []string) {
 	e.completeName(words, typed)
 }
 
-// candidate prints what may stand in a line. Of its meaning a shell shows what comes before the first semicolon.
-func (e *env) candidate(text, means string) {
+// printCandidate prints what may stand in a line. Of its meaning a shell shows what comes before the first semicolon.
+func (e *env) printCandidate(text, means string) {
 	means, _, _ = strings.Cut(means, ";")
 	fmt.Fprintln(e.stdout, strings.TrimRight(text+"\t"+means, "\t"))
 }
@@ -110,7 +110,7 @@ func (e *env) completeValue(value string, words []string, before, typed string) 
 	done := typed[:strings.LastIndex(typed, ",")+1] // words of a list that are complete
 	for _, word := range words {
 		if strings.HasPrefix(done+word, typed) && !slices.Contains(splitList(done), word) {
-			e.candidate(before+done+word, "")
+			e.printCandidate(before+done+word, "")
 		}
 	}
 }
@@ -132,7 +132,7 @@ func (e *env) completeName(words []string, typed string) {
 		case len(all) == len(words)+1:
 			means = c.help
 		}
-		e.candidate(next, means)
+		e.printCandidate(next, means)
 	}
 }
 

@@ -341,13 +341,13 @@ func (e *env) unknownCommand(words []string) error {
 		}
 	}
 	typed, step := strings.Join(words[:group+1], " "), "see 'widgetd "+strings.TrimSpace("help "+name)+"'"
-	meant, ok := alikeVerb(name, words[group], known)
+	meant, ok := similarVerb(name, words[group], known)
 	if !ok {
 		meant, ok = nearest(typed, known)
 	}
 	if !ok {
-		if verb, near := nearest(words[group], slices.Concat(alikeVerbs...)); near {
-			meant, ok = alikeVerb(name, verb, known)
+		if verb, near := nearest(words[group], slices.Concat(similarVerbs...)); near {
+			meant, ok = similarVerb(name, verb, known)
 		}
 	}
 	if ok {
@@ -468,18 +468,18 @@ func roff(text string) string {
 		"…", "...").Replace(text)
 }
 
-// alikeVerbs are words that other programs have for verbs of ours. Each is taken for the first of its line that a noun
-// has.
-var alikeVerbs = [][]string{
+// similarVerbs are words that other programs have for verbs of ours. Each is taken for the first of its line that a
+// noun has.
+var similarVerbs = [][]string{
 	{"show", "list", "view", "get", "print", "info", "status", "find", "ls"},
 	{"add", "issue", "connect", "create", "new", "make", "register"},
 	{"remove", "revoke", "disconnect", "retire", "close", "delete", "rm", "drop", "del"},
 	{"set", "edit", "update", "change", "modify", "patch"},
 }
 
-// alikeVerb returns the known name that has, behind a noun, another word for a verb.
-func alikeVerb(noun, verb string, known []string) (name string, found bool) {
-	for _, alike := range alikeVerbs {
+// similarVerb returns the known name that has, behind a noun, another word for a verb.
+func similarVerb(noun, verb string, known []string) (name string, found bool) {
+	for _, alike := range similarVerbs {
 		for _, other := range alike {
 			name = noun + " " + other
 			if noun != "" && slices.Contains(alike, strings.ToLower(verb)) && slices.Contains(known, name) {

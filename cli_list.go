@@ -257,8 +257,8 @@ func pagesOf[T any](read func(before string, limit int) (listPage[T], error)) ro
 	}
 }
 
-// whole is paged for a query that reads all rows of a short table at once.
-func whole[T any](read func(q *queries, o owner) ([]T, error)) func(*env, *queries) (rowPages, error) {
+// wholeTable is paged for a query that reads all rows of a short table at once.
+func wholeTable[T any](read func(q *queries, o owner) ([]T, error)) func(*env, *queries) (rowPages, error) {
 	return rowQuery(func(q *queries, o owner, _ string, _ int) (any, string, error) {
 		rows, err := read(q, o)
 		return rows, "", err

@@ -303,7 +303,7 @@ func (e *env) resolveID(word, typed string) (string, error) {
 	}
 	if len(found) > 1 {
 		return "", usageError(fmt.Sprintf("%s in %q; give more of the one that you mean: %s", ends, printable(typed),
-			someOf(found, " ")))
+			joinSome(found, " ")))
 	}
 	return typed, nil
 }
@@ -332,8 +332,8 @@ func (e *env) idsMeant(kind idKind, typed string) (ids []string, err error) {
 	return ids, err
 }
 
-// someOf returns up to mostEndings texts.
-func someOf(texts []string, separator string) string {
+// joinSome returns up to mostEndings texts.
+func joinSome(texts []string, separator string) string {
 	if len(texts) > mostEndings {
 		return strings.Join(texts[:mostEndings], separator) + " and others"
 	}
@@ -364,10 +364,10 @@ func (e *env) guessAccount(typed string, several []string) (string, error) {
 		return "", err
 	case len(several) > 0:
 		return "", usageError(fmt.Sprintf("several accounts have the name %q or an id that ends so; give the id of "+
-			"the one that you mean: %s", printable(typed), someOf(names, "; ")))
+			"the one that you mean: %s", printable(typed), joinSome(names, "; ")))
 	case len(like) > 1 && (e.command.reads() || e.canAsk):
 		return "", usageError(fmt.Sprintf("several accounts have %q in their names; give more of the one that you "+
-			"mean, or its id: %s", printable(typed), someOf(names, "; ")))
+			"mean, or its id: %s", printable(typed), joinSome(names, "; ")))
 	case len(like) == 1 && e.command.reads():
 		return like[0].ID, nil
 	case len(like) == 1 && e.canAsk:
@@ -380,7 +380,8 @@ func (e *env) guessAccount(typed string, several []string) (string, error) {
 	}
 	step := "'widgetd account list' prints both"
 	if len(like) > 0 {
-		step = "did you mean " + someOf(names, " or ") + "? A command that changes something wants the whole name or id"
+		step = "did you mean " + joinSome(names, " or ") +
+			"? A command that changes something wants the whole name or id"
 	}
 	return "", fmt.Errorf("no account has the id or the name %q: %s", printable(typed), step)
 }

@@ -627,7 +627,7 @@ func (m *openapiMaker) readSchema(r *readingAt) *jsonValue {
 
 // refToWords refers to the schema of the declared type whose words are the only ones that pass; nil: there is none.
 func (m *openapiMaker) refToWords(c *textCheck) *jsonValue {
-	t := c.named
+	t := c.wordType
 	if t == nil || !slices.Equal(m.words[t], c.words) || nullWord.MatchString(m.typeComment(t.Name())) {
 		return nil
 	}

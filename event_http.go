@@ -43,7 +43,7 @@ func eventModule(s *server) module {
 type eventQuery struct {
 	eventFilter
 	pageQuery
-	feedWish
+	feedRequest
 }
 
 // checkType returns a check for a type of event; whether there is such a type, listEvents finds out.
@@ -59,7 +59,7 @@ func (a *eventAPI) readEventQuery(in *input) (q *eventQuery) {
 	q.since = in.moment("since")                          // Only events since this time, in whole seconds, included.
 	q.until = in.moment("until")                          // Only events before this time. Not with `after`.
 	q.pageQuery = in.pageBySeq("evt")
-	q.feedWish = readFeedWish(in)
+	q.feedRequest = readFeedRequest(in)
 	return q
 }
 
@@ -103,14 +103,14 @@ func (c *call) showEvent(e event) event {
 	return e
 }
 
-// A feedWish is what a caller asks of the feed.
-type feedWish struct {
+// A feedRequest is what a caller asks of the feed.
+type feedRequest struct {
 	after string // a cursor, "start" or "now"; "": the feed is not asked for
 	wait  time.Duration
 }
 
-// readFeedWish reads ?after= and ?wait=.
-func readFeedWish(in *input) (w feedWish) {
+// readFeedRequest reads ?after= and ?wait=.
+func readFeedRequest(in *input) (w feedRequest) {
 	// Events after this place, oldest first: `next` of the answer before, `start` for the oldest event that is kept, or
 	// `now` for the next one. Not with `cursor`.
 	w.after = in.parameter("after", isText(maxFeedCursor))

@@ -42,7 +42,7 @@ type reading struct {
 	path      string // of the object that has it, as input.path; inQuery: it is a parameter
 	name      string
 	kind      jsonKind
-	need      need
+	need      presence
 	low, high int        // of a number; of a list how many elements it has; high of a text: the most characters
 	unit      string     // of a number: what it counts, for its refusal; "": units
 	each      int        // of a list of texts: the most characters of an element; of an object of texts: of a text
@@ -196,7 +196,7 @@ func (in *input) member(r reading) *jsonValue {
 
 // text reads a string of at most max characters without control characters that also passes
 // check. It returns "" if the member is absent or wrong. A required one must not be empty.
-func (in *input) text(name string, n need, max int, check *textCheck) string {
+func (in *input) text(name string, n presence, max int, check *textCheck) string {
 	v := in.member(reading{name: name, kind: jsonString, need: n, high: max, check: check})
 	if v == nil {
 		return ""
@@ -238,7 +238,7 @@ func (in *input) fieldOf(r reading) string {
 
 // object reads a member that is an object, and returns an input for that object's members.
 // It is an empty object if the member is absent or wrong.
-func (in *input) object(name string, n need) *input {
+func (in *input) object(name string, n presence) *input {
 	nested := *in
 	nested.pointer, nested.path = in.pointer+"/"+name, in.path+"/"+name
 	if nested.body = in.member(reading{name: name, kind: jsonObject, need: n}); nested.body == nil {
@@ -333,7 +333,7 @@ func (in *input) numberOf(r reading) *int {
 }
 
 // timestamp reads an RFC 3339 time. It returns the zero stamp if the member is absent or wrong.
-func (in *input) timestamp(name string, n need) stamp {
+func (in *input) timestamp(name string, n presence) stamp {
 	v := in.member(reading{name: name, kind: jsonString, need: n, format: "date-time"})
 	if v == nil {
 		return stamp{}
@@ -622,7 +622,7 @@ func (in *input) boolTerm(name string) (value, present bool) {
 
 // amount reads a whole number, such as an amount of money, a quantity or a rate, from least to most. It
 // returns 0 if it is absent or wrong.
-func (in *input) amount(name string, n need, least, most int64) int64 {
+func (in *input) amount(name string, n presence, least, most int64) int64 {
 	return int64(valueOr(in.numberOf(reading{name: name, need: n, low: int(least), high: int(most)}), 0))
 }
 
@@ -688,7 +688,7 @@ func (in *input) noteMember(m member, isNew bool) {
 	_, isText := m.at.(*string)
 	in.readMember(m)
 	in.note(reading{path: in.path, name: m.name, asked: !isNew || !m.needed,
-		nullable: m.isNullable() || isNew && isText && !m.needed && m.check != nil, need: need(isNew && m.needed)})
+		nullable: m.isNullable() || isNew && isText && !m.needed && m.check != nil, need: presence(isNew && m.needed)})
 }
 
 // refuseChange records an error of a member that can't be changed, if it is there.
@@ -707,7 +707,7 @@ func (in *input) refuseChange(name string) {
 func (in *input) readMember(m member) {
 	switch at := m.at.(type) {
 	case *string:
-		*at = in.text(m.name, need(m.check == nil || m.check.of == nil), m.high, m.check)
+		*at = in.text(m.name, presence(m.check == nil || m.check.of == nil), m.high, m.check)
 	case **string:
 		if m.lines {
 			*at = nilIfEmpty(in.lines(m.name, m.high))

@@ -159,10 +159,10 @@ func normalEmail(s string) string {
 	return s[:at+1] + strings.ToLower(smallDotted(s[at+1:]))
 }
 
-// looseEmail returns an address without what often differs between two addresses of one person: case, and before the @
-// dots and what follows a plus sign. Addresses of different people can have the same result, so it only serves to show
-// an operator which addresses resemble another.
-func looseEmail(email string) string {
+// similarEmailKey returns an address without what often differs between two addresses of one person: case, and
+// before the @ dots and what follows a plus sign. Addresses of different people can have the same result, so it
+// only serves to show an operator which addresses resemble another.
+func similarEmailKey(email string) string {
 	local, domain, _ := strings.Cut(emailKey(email), "@")
 	local = strings.ReplaceAll(local, ".", "")
 	if plus := strings.IndexByte(local, '+'); plus > 0 {

@@ -97,7 +97,7 @@ func (a *leadAPI) createLead(ctx context.Context, c *call, of owner, r *leadRequ
 		}
 		add := t.addLead
 		if r.website != "" {
-			add = func(l lead) (string, error) { return a.trapped.pretend(t, l, r.website), nil }
+			add = func(l lead) (string, error) { return a.trapped.noteTrapped(t, l, r.website), nil }
 		}
 		id, err := add(l)
 		return &leadReceipt{OK: true, ID: id}, err
@@ -112,9 +112,9 @@ type trappedLeads struct {
 	ids map[[sha256.Size]byte]string // by a hash of all that was sent
 }
 
-// pretend looks like addLead to the sender of a lead: it returns an id, and a new submission
+// noteTrapped looks like addLead to the sender of a lead: it returns an id, and a new submission
 // waits for a commit. But it keeps nothing of the lead in the database but that there was one.
-func (m *trappedLeads) pretend(t *tx, l lead, website string) (id string) {
+func (m *trappedLeads) noteTrapped(t *tx, l lead, website string) (id string) {
 	key := sha256.Sum256(append(l.digest(), website...))
 	m.mu.Lock()
 	defer m.mu.Unlock()

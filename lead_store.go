@@ -165,17 +165,17 @@ type similarAddress struct {
 }
 
 // similarAddresses returns up to max addresses in an owner's leads that resemble an address
-// (looseEmail) but are not removed by erasing it; more reports whether there are others. It reads
+// (similarEmailKey) but are not removed by erasing it; more reports whether there are others. It reads
 // all leads, which takes a second or two for a million.
 func (q *queries) similarAddresses(o owner, email string, max int) (similar []similarAddress, more bool, err error) {
-	loose, exact := looseEmail(email), emailKey(email)
+	loose, exact := similarEmailKey(email), emailKey(email)
 	query, args := o.narrow(`SELECT id, email FROM leads WHERE 1`, `account_id`)
 	err = q.each(query+` ORDER BY seq`, args, func(scan func(...any) error) error {
 		var found similarAddress
 		if err := scan(&found.ID, &found.Email); err != nil {
 			return err
 		}
-		if looseEmail(found.Email) != loose || emailKey(found.Email) == exact {
+		if similarEmailKey(found.Email) != loose || emailKey(found.Email) == exact {
 			return nil
 		}
 		at := slices.IndexFunc(similar, func(s similarAddress) bool { return s.Email == found.Email })

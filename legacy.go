@@ -52,7 +52,7 @@ var legacyRouteCommands = []routeCommand{
 	{name: "legacy list", help: "show who still calls /api/legacy/, the latest day first",
 		options: []option{optOfAccount},
 		rows: &listCommand{short: true, columns: "DAY PATH CALLER CALLS LAST=last_at",
-			pages: whole((*queries).legacyCalls)}},
+			pages: wholeTable((*queries).legacyCalls)}},
 }
 
 const legacyPrefix = "/api/legacy/"

@@ -227,7 +227,7 @@ func (l *license) endedBy(now time.Time) bool {
 // licenseVerdict tells whether a licence may be used at now, and returns the code for
 // it: the first of the contract's list that applies. It looks at what f found for r: the rows, and whether
 // fingerprint and token are those of the device.
-func licenseVerdict(r *deviceRequest, f *finding, now time.Time) (code string, valid bool) {
+func licenseVerdict(r *deviceRequest, f *checkResult, now time.Time) (code string, valid bool) {
 	l, d := f.license, f.device
 	switch {
 	case r.malformed, l == nil && r.mistyped:
@@ -326,7 +326,7 @@ var activationRefusals = map[string]*problemCode{
 
 // checkActivation returns nil when a device may be activated on a licence, else the refusal of the
 // contract's section 4. It looks neither at seats nor at transfers.
-func checkActivation(r *deviceRequest, f *finding, now time.Time) error {
+func checkActivation(r *deviceRequest, f *checkResult, now time.Time) error {
 	code, _ := licenseVerdict(r, f, now)
 	refused := activationRefusals[code]
 	switch {

@@ -17,10 +17,10 @@ import (
 
 // The options of these commands.
 var (
-	optFloating = option{name: "floating", member: "kind", reads: sending(kindFloating),
+	optFloating = option{name: "floating", member: "kind", reads: switchValue(kindFloating),
 		help: "free a seat when its lease lapses"}
-	optFromActivation = option{name: "from-activation", member: "expiry_basis", reads: sending(basisFirstActivation),
-		help: "count the duration from the first activation, not from now"}
+	optFromActivation = option{name: "from-activation", member: "expiry_basis",
+		reads: switchValue(basisFirstActivation), help: "count the duration from the first activation, not from now"}
 	optMetadata = option{name: "metadata", value: "JSON", member: "metadata", reads: asObject,
 		help: "data of your own, a JSON object of at most 16 KiB"}
 	optProduct      = option{name: "product", value: "NAME", help: "product of the rows that name none"}

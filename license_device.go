@@ -50,7 +50,7 @@ type device struct {
 	AppVersion *string     `json:"app_version"` // The application's version, or null: it does not say.
 
 	// The first 8 hexadecimal digits of the fingerprint's SHA-256.
-	Fingerprint maskedHash `json:"fingerprint" is:"^[0-9a-f]{8}$"`
+	Fingerprint shortenedHash `json:"fingerprint" is:"^[0-9a-f]{8}$"`
 
 	ActivatedAt stamp `json:"activated_at"` // When it took its seat last.
 	LastSeenAt  stamp `json:"last_seen_at"` // When it was seen last, to the minute.
@@ -80,11 +80,11 @@ type device struct {
 	Activations    int    `json:"-"`
 }
 
-// A maskedHash is a SHA-256 of which JSON has the first 8 hexadecimal digits only.
-type maskedHash []byte
+// A shortenedHash is a SHA-256 of which JSON has the first 8 hexadecimal digits only.
+type shortenedHash []byte
 
 // MarshalJSON implements json.Marshaler.
-func (h maskedHash) MarshalJSON() ([]byte, error) {
+func (h shortenedHash) MarshalJSON() ([]byte, error) {
 	return []byte(`"` + hex.EncodeToString(h[:4]) + `"`), nil
 }
 
@@ -176,8 +176,8 @@ type deviceRequest struct {
 	keepLapsed bool   // don't release lapsed seats, since the clock may be wrong
 }
 
-// A finding is what the database has of a request, and the verdict on it.
-type finding struct {
+// A checkResult is what the database has of a request, and the verdict on it.
+type checkResult struct {
 	license *license // nil: not found
 	device  *device  // nil: not found, or none was named
 
@@ -200,7 +200,7 @@ type finding struct {
 // token, or else by the fingerprint. Like a key, a token gives access to its licence whichever account owns it: it
 // stays valid when the licence moves to another account, so accounts are not compared. Errors: errNotFound, if there
 // is no such licence.
-func (r *deviceRequest) read(q *queries) (f finding, err error) {
+func (r *deviceRequest) read(q *queries) (f checkResult, err error) {
 	switch {
 	case r.keyHash != nil:
 		f.license, err = q.licenseByKey(*r.keyHash)
@@ -220,7 +220,7 @@ func (r *deviceRequest) read(q *queries) (f finding, err error) {
 }
 
 // judge compares a request with the rows that were read for it, and sets the verdict.
-func (f *finding) judge(r *deviceRequest, now time.Time) {
+func (f *checkResult) judge(r *deviceRequest, now time.Time) {
 	f.fingerprint = r.fingerprint
 	if r.token != nil && f.fingerprint == nil {
 		f.fingerprint, _ = base64.RawURLEncoding.DecodeString(r.token.Fingerprint) // a wrong one is no device's
@@ -237,7 +237,7 @@ func (f *finding) judge(r *deviceRequest, now time.Time) {
 }
 
 // lookUp reads and judges a request in a transaction. Errors: also those of finding.err.
-func (r *deviceRequest) lookUp(t *tx) (finding, error) {
+func (r *deviceRequest) lookUp(t *tx) (checkResult, error) {
 	f, err := orNil(r.read(t.queries))
 	f.judge(r, t.now.Time)
 	return f, cmp.Or(err, f.err())
@@ -245,7 +245,7 @@ func (r *deviceRequest) lookUp(t *tx) (finding, error) {
 
 // err returns nil if the request names a licence, else the refusal: key_malformed, license_not_found, or
 // credential_mismatch when key and token name different ones.
-func (f *finding) err() error {
+func (f *checkResult) err() error {
 	switch {
 	case f.code == codeKeyMalformed.name:
 		return errMalformedMember
@@ -262,7 +262,7 @@ func (f *finding) err() error {
 // than the licence has. The code is activated, already_active or reactivated. Errors: those of finding.err and
 // checkActivation, seat_limit_reached and transfer_limit_reached (their transaction still commits, with the event),
 // held_offline, validation_failed for replace_device_id.
-func activateDevice(t *tx, keys *keyring, r *deviceRequest) (f finding, err error) {
+func activateDevice(t *tx, keys *keyring, r *deviceRequest) (f checkResult, err error) {
 	f, err = r.lookUp(t)
 	if err == nil && f.license.Kind == kindFloating && !r.keepLapsed {
 		var released int
@@ -323,7 +323,7 @@ var activationEvents = map[string]eventType{
 
 // compareFingerprint sets newFingerprint for an activation. A device that sends its newest token with a fingerprint
 // that no device has is the same device after a change of its disk or network card, so there is no mismatch.
-func (f *finding) compareFingerprint(t *tx, r *deviceRequest) error {
+func (f *checkResult) compareFingerprint(t *tx, r *deviceRequest) error {
 	f.newFingerprint = f.device == nil
 	if r.token != nil && (f.device == nil || f.mismatch) {
 		known, err := orNil(t.deviceByFingerprint(f.license.ID, f.fingerprint))
@@ -383,7 +383,7 @@ func presentsOlderLease(d *device, presented *claims, now time.Time) bool {
 
 // takeSeat gives a seat to f.device, or to a new device when that is nil, and sets f.code. It releases the device
 // with the id replace. Errors: seat_limit_reached, transfer_limit_reached, held_offline, validation_failed.
-func takeSeat(t *tx, f *finding, replace string) error {
+func takeSeat(t *tx, f *checkResult, replace string) error {
 	l := f.license
 	old, err := findReplaced(t, l, replace)
 	if err != nil {
@@ -527,15 +527,15 @@ func applyTransitions(t *tx) (done int64, err error) {
 	return int64(lapsed + expired + written), err
 }
 
-// comesFromHolder reports whether the request comes from a device that holds a seat, so that it may be
+// holdsSeat reports whether the request comes from a device that holds a seat, so that it may be
 // recorded as seen and get a lease.
-func (f *finding) comesFromHolder(now time.Time) bool {
+func (f *checkResult) holdsSeat(now time.Time) bool {
 	return f.device.holdsSeat(now) && !f.mismatch && !f.tokenEnded
 }
 
 // wantsLease reports whether the answer should include a lease: the device sent no token,
 // one whose refresh_after has passed, or a nonce to be signed.
-func (f *finding) wantsLease(r *deviceRequest, now time.Time) bool {
+func (f *checkResult) wantsLease(r *deviceRequest, now time.Time) bool {
 	p := r.token
 	return f.valid && f.device != nil && (p == nil || r.nonce != "" || now.Unix() >= p.IssuedAt+p.RefreshAfter)
 }
@@ -543,8 +543,8 @@ func (f *finding) wantsLease(r *deviceRequest, now time.Time) bool {
 // recordSeen sets last_seen_at of a device that holds a seat. When the answer should include a
 // lease and the last one can't be sent again, it also creates the next. It looks r up again inside the transaction,
 // because the rows may have changed since the caller read them.
-func recordSeen(t *tx, keys *keyring, r *deviceRequest) (f finding, err error) {
-	if f, err = r.lookUp(t); err != nil || !f.comesFromHolder(t.now.Time) {
+func recordSeen(t *tx, keys *keyring, r *deviceRequest) (f checkResult, err error) {
+	if f, err = r.lookUp(t); err != nil || !f.holdsSeat(t.now.Time) {
 		return f, err
 	}
 	l, d, before := f.license, f.device, *f.device

@@ -13,9 +13,9 @@ import (
 // A deviceAPI serves the endpoints that devices call.
 type deviceAPI struct {
 	*server
-	rows    *cache[rowsKey, finding] // rows that requests name
-	leases  leaseCache               // that were signed within the last minute
-	lookups *lookupGuard             // keys that failed
+	rows    *cache[rowsKey, checkResult] // rows that requests name
+	leases  leaseCache                   // that were signed within the last minute
+	lookups *lookupGuard                 // keys that failed
 }
 
 // A rowsKey is what of a request tells which rows it names.
@@ -28,7 +28,7 @@ type rowsKey struct {
 const bucketLicenses = "licenses"
 
 func deviceModule(s *server) module {
-	a := &deviceAPI{server: s, rows: newCache[rowsKey, finding](4_000), // in at most about 8 MiB
+	a := &deviceAPI{server: s, rows: newCache[rowsKey, checkResult](4_000), // in at most about 8 MiB
 		leases:  leaseCache{leases: map[string]*lease{}},
 		lookups: newLookupGuard(s.failedLookupRate, s.monotonic())}
 	return module{
@@ -63,7 +63,7 @@ func deviceModule(s *server) module {
 
 // readDevice reads who sends a request: the members license_key and fingerprint, which is 1 to 255 characters that
 // identify a device. n says whether the fingerprint is required. A device token stands for both, see sentBy.
-func readDevice(in *input, n need) *deviceRequest {
+func readDevice(in *input, n presence) *deviceRequest {
 	r := &deviceRequest{}
 	if !in.has("license_key") {
 		in.wrong("license_key", "required",
@@ -114,7 +114,7 @@ const knownDeviceRate = 300
 // headers of its answer reveal nothing about a key (contract, section 1). n says whether a device that only its
 // fingerprint names is looked up, too: where a transaction does that later it would cost an activation a twentieth, so
 // it is left out then unless it may pass the rule.
-func (a *deviceAPI) finishReadingDevice(c *call, r *deviceRequest, n need) (f finding, err error) {
+func (a *deviceAPI) finishReadingDevice(c *call, r *deviceRequest, n presence) (f checkResult, err error) {
 	r.sentBy(c)
 	if err := c.finish(); err != nil {
 		return f, err
@@ -127,7 +127,7 @@ func (a *deviceAPI) finishReadingDevice(c *call, r *deviceRequest, n need) (f fi
 		return f, err
 	}
 	if f.license != nil && c.bearsOwnToken() && !c.caller.all && f.license.AccountID != c.caller.claims.Subject {
-		f = finding{}
+		f = checkResult{}
 	}
 	f.judge(r, c.now)
 	account, err := a.payerOf(c, r, &f)
@@ -139,14 +139,14 @@ func (a *deviceAPI) finishReadingDevice(c *call, r *deviceRequest, n need) (f fi
 
 // cachedRows is deviceRequest.read with a cache in front of it; the zero finding: there is no such licence. That a
 // licence lacks a device is cached, too: a portal asks about devices that were never activated.
-func (a *deviceAPI) cachedRows(r *deviceRequest) (finding, error) {
+func (a *deviceAPI) cachedRows(r *deviceRequest) (checkResult, error) {
 	key := rowsKey{keyHash: valueOr(r.keyHash, [32]byte{})}
 	if r.token != nil {
 		key.license, key.device = r.token.License, r.token.Device
 	} else {
 		copy(key.fingerprint[:], r.fingerprint)
 	}
-	return orNil(a.rows.load(a.store, key, func() (finding, string, error) {
+	return orNil(a.rows.load(a.store, key, func() (checkResult, string, error) {
 		f, err := r.read(a.store.queries)
 		if err != nil {
 			return f, "", err
@@ -161,7 +161,7 @@ func (a *deviceAPI) cachedRows(r *deviceRequest) (finding, error) {
 // A token is not current if its device is gone or blocked, or the token has ended. It still is if the
 // device gave its seat back itself or its floating lease has lapsed: it comes back with its token, and
 // a fleet that was off at night does so all at once from one address, whose own limit would be too low.
-func (a *deviceAPI) payerOf(c *call, r *deviceRequest, f *finding) (account string, err error) {
+func (a *deviceAPI) payerOf(c *call, r *deviceRequest, f *checkResult) (account string, err error) {
 	switch {
 	case c.bearsOwnToken():
 		return c.caller.claims.Subject, nil
@@ -185,7 +185,7 @@ func (a *deviceAPI) payerOf(c *call, r *deviceRequest, f *finding) (account stri
 // checkLookup applies the rule against guessing keys (contract, section 2) to the client's address, after a key was
 // looked up. A key that is unknown or not current counts as failed. Past the limit, only keys pass that come with the
 // fingerprint or the token of an active device; others are refused, known or not, until another one may fail.
-func (a *deviceAPI) checkLookup(c *call, r *deviceRequest, f *finding) error {
+func (a *deviceAPI) checkLookup(c *call, r *deviceRequest, f *checkResult) error {
 	address, now := a.address(c.request), a.monotonic()
 	var wait time.Duration
 	if f.license.current(c.now) {
@@ -295,7 +295,7 @@ func (a *deviceAPI) giveSeat(ctx context.Context, c *call, r *deviceRequest) (*a
 	keys := a.keys.Load()
 	r.keepLapsed, c.idemScope = a.clockDoubted(), r.idempotencyScope()
 	c.stillTrue = func(t *tx, answer []byte) (bool, error) { return r.stillActivated(t, keys, answer) }
-	var seat finding
+	var seat checkResult
 	res, err := create(ctx, a.server, c, func(t *tx) (_ *activation, err error) {
 		t.dropsOnly(f.license.ID)
 		if seat, err = activateDevice(t, keys, r); err != nil {
@@ -431,7 +431,7 @@ func (a *deviceAPI) verifyLicense(ctx context.Context, c *call, r *deviceRequest
 	// While signing is held, nothing is recorded about the device.
 	r.licenseOnly = c.bearsOwnToken() && c.caller.has(scopeLicenses)
 	f, err := a.finishReadingDevice(c, r, required)
-	if err == nil && !r.malformed && f.comesFromHolder(c.now) && !a.signingHeld() {
+	if err == nil && !r.malformed && f.holdsSeat(c.now) && !a.signingHeld() {
 		err = a.touchDevice(ctx, r, &f, c.now)
 	}
 	if err == nil && f.otherToken {
@@ -462,14 +462,14 @@ func (a *deviceAPI) verifyLicense(ctx context.Context, c *call, r *deviceRequest
 // one. A lease that is not stale is sent again, or, for a request with a nonce, signed again with the same number; a
 // stale one is replaced by the next. When the write fails or takes longer than writeWait, it logs that and goes on
 // with f as it is.
-func (a *deviceAPI) touchDevice(ctx context.Context, r *deviceRequest, f *finding, now time.Time) (err error) {
+func (a *deviceAPI) touchDevice(ctx context.Context, r *deviceRequest, f *checkResult, now time.Time) (err error) {
 	keys := a.keys.Load()
 	kid := keys.signer().kid
 	if f.wantsLease(r, now) && f.device.leaseStale(f.license, kid, now) ||
 		!closerThan(leaseReuse, f.device.LastSeenAt.Time, now) || presentsOlderLease(f.device, r.token, now) {
 		bounded, cancel := context.WithTimeout(ctx, writeWait)
 		defer cancel()
-		seen, err := updated(bounded, a.store, func(t *tx) (finding, error) { return recordSeen(t, keys, r) })
+		seen, err := updated(bounded, a.store, func(t *tx) (checkResult, error) { return recordSeen(t, keys, r) })
 		if err == nil {
 			*f = seen
 		} else {

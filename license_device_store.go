@@ -112,7 +112,7 @@ func (t *tx) pastFingerprint(licenseID string, hash []byte) (until stamp, err er
 
 // takeFingerprint gives the device of an activation its new fingerprint. The one that it had before, if any, goes on
 // counting as if its machine had been released.
-func (t *tx) takeFingerprint(f *finding, before device) {
+func (t *tx) takeFingerprint(f *checkResult, before device) {
 	if !f.counted.IsZero() {
 		t.exec(`DELETE FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`, f.license.ID, f.fingerprint)
 	}

@@ -17,7 +17,7 @@ type lease struct {
 
 // signLease signs the claims of a lease, and sets f.lease. base is the address of the service, which becomes issuer and
 // audience.
-func (f *finding) signLease(keys *keyring, c claims, base string, now time.Time) error {
+func (f *checkResult) signLease(keys *keyring, c claims, base string, now time.Time) error {
 	c.Issuer, c.Audience, c.ID = base, base, newID("tok", now)
 	token, err := keys.sign(c)
 	if err != nil {
@@ -37,7 +37,7 @@ func (d *device) leaseStale(l *license, kid string, now time.Time) bool {
 
 // nextLease signs a lease with the device's next lease number, and records it in the fields of f.device, which the
 // caller must save. An offline lease keeps a floating seat until its end, whatever other leases follow.
-func (f *finding) nextLease(t *tx, keys *keyring, nonce string, offline bool) error {
+func (f *checkResult) nextLease(t *tx, keys *keyring, nonce string, offline bool) error {
 	bases, err := t.baseURLs()
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (c *leaseCache) put(deviceID string, l *lease) {
 // key kid for the address base would say the same; else nil. It compares what the lease says and not updated_at,
 // which somebody who changes a row in the sqlite3 shell may leave alone, and not whether a commit has dropped the rows:
 // those of other devices do, and within leaseReuse a device gets the same lease again.
-func (c *leaseCache) get(f *finding, base, kid string, now time.Time) *lease {
+func (c *leaseCache) get(f *checkResult, base, kid string, now time.Time) *lease {
 	c.mu.Lock()
 	kept := c.leases[f.device.ID]
 	c.mu.Unlock()
@@ -176,7 +176,7 @@ const transferWindow = 30 * 24 * time.Hour
 // count already (contract, section 4, Transfers). A fingerprint counts while its device holds a seat, and then until
 // its last lease ends; on a node-locked licence at least for transferWindow. Errors: transfer_limit_reached, which
 // writes an event, at most once an hour; the transaction commits despite it (see keep).
-func checkTransferLimit(t *tx, f *finding) error {
+func checkTransferLimit(t *tx, f *checkResult) error {
 	l, counts := f.license, f.counted.After(t.now.Time)
 	if !f.newFingerprint {
 		counts = f.device.State == deviceActive || f.device.CountsUntil.After(t.now.Time)

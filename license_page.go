@@ -29,7 +29,7 @@ func (a *deviceAPI) pageRoutes() []route {
 		{pattern: "GET /activate", page: "activate", free: true, origin: originNone, address: "activate page",
 			run: a.askRequest},
 		{pattern: "POST /activate", page: "activate", bucket: bucketLicenses, origin: originNone,
-			address: "activate page", run: a.carry},
+			address: "activate page", run: a.activateByPage},
 	}
 }
 
@@ -52,8 +52,8 @@ func (a *deviceAPI) askRequest(ctx context.Context, c *call) (any, error) {
 	return activateTemplate.render(http.StatusOK, pageBrand{}, newActivatePage(c.request, "title_activate"))
 }
 
-// carry answers with the lease of the device that made the request, or with what is wrong.
-func (a *deviceAPI) carry(ctx context.Context, c *call) (any, error) {
+// activateByPage answers with the lease of the device that made the request, or with what is wrong.
+func (a *deviceAPI) activateByPage(ctx context.Context, c *call) (any, error) {
 	p := newActivatePage(c.request, "title_activate")
 	p.Request = c.in.field("request")
 	asFile := c.in.field("answer") == "file"

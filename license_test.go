@@ -478,7 +478,7 @@ func (c *verdictQuestion) verdict(l *license) string {
 	if c.hasDevice {
 		r.fingerprint = []byte("a")
 	}
-	code, valid := licenseVerdict(r, &finding{license: l, device: c.d, mismatch: c.mismatch,
+	code, valid := licenseVerdict(r, &checkResult{license: l, device: c.d, mismatch: c.mismatch,
 		tokenEnded: c.tokenEnded}, c.now)
 	return fmt.Sprint(code, " ", valid)
 }

@@ -65,7 +65,7 @@ func appEvent(p *app, kind eventType, actor string, data ...string) event {
 }
 
 // MarshalText implements encoding.TextMarshaler.
-func (m makerName) MarshalText() ([]byte, error) { return []byte(publicActor(string(m))), nil }
+func (m creatorName) MarshalText() ([]byte, error) { return []byte(publicActor(string(m))), nil }
 
 // newClientSecret returns a client secret of 256 bits and more, letters and digits, and its SHA-256.
 func newClientSecret() (secret string, hash []byte) {
@@ -73,9 +73,9 @@ func newClientSecret() (secret string, hash []byte) {
 	return secret, hashOf(secret)
 }
 
-// hidesItself reports whether a character shows nothing, or changes the order in which others are shown, so
+// isInvisible reports whether a character shows nothing, or changes the order in which others are shown, so
 // that a name with it could pass for another one. Among the format characters (Cf) are all of Bidi_Control.
-func hidesItself(r rune) bool {
+func isInvisible(r rune) bool {
 	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp, unicode.Bidi_Control,
 		unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
 }
@@ -83,7 +83,7 @@ func hidesItself(r rune) bool {
 // checkAppName is a textCheck for the name of an application, which people see when they are asked to agree to it.
 var checkAppName = &textCheck{of: func(s string) (code, detail string) {
 	switch {
-	case strings.IndexFunc(s, hidesItself) >= 0:
+	case strings.IndexFunc(s, isInvisible) >= 0:
 		return "invalid_character", "This must have no character that is invisible or changes the direction of " +
 			"writing."
 	case s != strings.TrimSpace(s):
@@ -376,7 +376,7 @@ func createApp(t *tx, p *app, by *caller) (secret string, err error) {
 		return "", errAppLimit
 	}
 	p.Origins = append([]string{}, slices.Sorted(slices.Values(p.Origins))...)
-	p.ID, p.MadeBy, p.CreatedAt, p.UpdatedAt = t.newID("app"), makerName(by.actor()), t.now, t.now
+	p.ID, p.MadeBy, p.CreatedAt, p.UpdatedAt = t.newID("app"), creatorName(by.actor()), t.now, t.now
 	if by.admin() {
 		p.VerifiedAt = t.now
 	}

@@ -64,9 +64,9 @@ type app struct {
 	// Until when the secret before the last rotation is taken too, or null: there was none, or it ended at once.
 	EarlierUntil stamp `json:"previous_secret_until"`
 
-	MadeBy    makerName `json:"made_by"`    // Who registered it: `token` and its id, or `operator`.
-	CreatedAt stamp     `json:"created_at"` // When it was registered.
-	UpdatedAt stamp     `json:"updated_at"` // When it was changed last.
+	MadeBy    creatorName `json:"made_by"`    // Who registered it: `token` and its id, or `operator`.
+	CreatedAt stamp       `json:"created_at"` // When it was registered.
+	UpdatedAt stamp       `json:"updated_at"` // When it was changed last.
 	dryEnd
 	SecretHash  []byte  `json:"-"` // SHA-256 of its secret; nil: it has none
 	EarlierHash []byte  `json:"-"` // of the previous secret
@@ -91,8 +91,8 @@ func (p *app) Revision() string {
 	return p.UpdatedAt.String()
 }
 
-// A makerName is the actor who made a row. Callers see it as publicActor returns it.
-type makerName string
+// A creatorName is the actor who made a row. Callers see it as publicActor returns it.
+type creatorName string
 
 // appTable describes the table apps. Of the addresses only strings are read, since somebody may have written other
 // values with the sqlite3 shell.

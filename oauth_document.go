@@ -37,8 +37,8 @@ const documentAway = "fault_document_away"
 
 // clientDocuments fetches documents and keeps them.
 type clientDocuments struct {
-	taken     bool     // -client-documents
-	only      []string // addresses of -client-document-list; none: any
+	enabled   bool     // -client-documents
+	allowed   []string // addresses of -client-document-list; none: any
 	outbound  *outbound
 	monotonic func() time.Time
 
@@ -57,7 +57,7 @@ type keptDocument struct {
 // newClientDocuments makes what fetches documents. It has a client of its own, which calls public addresses only and
 // shares no connection with what -outbound-allow admits.
 func newClientDocuments(o nounOptions, st *store) *clientDocuments {
-	d := &clientDocuments{taken: o.clientDocuments, only: o.clientDocumentList, outbound: newOutbound(nil),
+	d := &clientDocuments{enabled: o.clientDocuments, allowed: o.clientDocumentList, outbound: newOutbound(nil),
 		monotonic: time.Now, kept: map[string]*keptDocument{}}
 	d.outbound.limit, d.outbound.blocked = documentLimit, st.waits
 	return d
@@ -65,7 +65,7 @@ func newClientDocuments(o nounOptions, st *store) *clientDocuments {
 
 // takes reports whether a client_id is the address of a document, and this service looks at documents there.
 func (d *clientDocuments) takes(clientID string) bool {
-	return d.taken && isDocumentAddress(clientID) && (len(d.only) == 0 || slices.Contains(d.only, clientID))
+	return d.enabled && isDocumentAddress(clientID) && (len(d.allowed) == 0 || slices.Contains(d.allowed, clientID))
 }
 
 // isDocumentAddress reports whether a client_id has the form of a document's address: https in normal form, with a host
@@ -83,9 +83,9 @@ func isDocumentAddress(s string) bool {
 	return !slices.ContainsFunc(strings.Split(u.Path, "/"), dots)
 }
 
-// look returns what is kept of a document, or fetches it: one fetch at a time for an address, to which limit agrees.
+// lookUp returns what is kept of a document, or fetches it: one fetch at a time for an address, to which limit agrees.
 // Others wait for the same answer, so it is fetched even when the caller has gone.
-func (d *clientDocuments) look(ctx context.Context, address string, limit func() error) (*keptDocument, error) {
+func (d *clientDocuments) lookUp(ctx context.Context, address string, limit func() error) (*keptDocument, error) {
 	d.mu.Lock()
 	k, known := d.kept[address]
 	if !known || !d.monotonic().Before(k.until) {
@@ -198,7 +198,7 @@ func textsOf(v *jsonValue, name string) (texts []string) {
 
 // cleanAppName returns a name that checkAppName passes, of at most maxAppName characters; "": nothing is left of it.
 func cleanAppName(name string) string {
-	words := strings.FieldsFunc(name, func(r rune) bool { return unicode.IsSpace(r) || hidesItself(r) })
+	words := strings.FieldsFunc(name, func(r rune) bool { return unicode.IsSpace(r) || isInvisible(r) })
 	name = cutText(strings.Join(words, " "), maxAppName)
 	if code, _ := checkAppName.of(name); code != "" {
 		return ""
@@ -211,7 +211,7 @@ func saveDocument(t *tx, p *app, by string) error {
 	known, err := t.workingApp(p.HomePage)
 	switch {
 	case errors.Is(err, errApp):
-		p.ID, p.CreatedAt, p.UpdatedAt, p.MadeBy = t.newID("app"), t.now, t.now, makerName(actorPerson(by))
+		p.ID, p.CreatedAt, p.UpdatedAt, p.MadeBy = t.newID("app"), t.now, t.now, creatorName(actorPerson(by))
 		if p.AccountID, err = t.mainAccount(); err == nil {
 			t.addApp(p)
 		}

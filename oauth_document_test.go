@@ -441,17 +441,18 @@ func TestDocument_switchedOffOrNotListedIsUnknown(t *testing.T) {
 		"refresh_token", a.text("refresh_token"))
 	id := s.grantedApp()
 	for _, set := range []func(*clientDocuments){
-		func(d *clientDocuments) { d.only = []string{claudeAddress + "2"} },
-		func(d *clientDocuments) { d.taken = false },
+		func(d *clientDocuments) { d.allowed = []string{claudeAddress + "2"} },
+		func(d *clientDocuments) { d.enabled = false },
 	} {
 		set(s.server.documents)
-		s.server.clientDocuments = s.server.documents.taken
+		s.server.clientDocuments = s.server.documents.enabled
 		s.askToken(form).refuses(400, "invalid_client")
 		v.authorize(documentQuery(claudeAddress, claudeBack), nil).nowhere(400, "There is no application")
 	}
 	failIf(t, strings.Contains(s.get(metadataPath).is(200).body, "client_id_metadata"), "the metadata announces it")
 	v.authorize(documentQuery(id, claudeBack), nil).nowhere(400, "There is no application")
-	s.server.documents.taken, s.server.documents.only, s.server.clientDocuments = true, []string{claudeAddress}, true
+	s.server.documents.enabled, s.server.clientDocuments = true, true
+	s.server.documents.allowed = []string{claudeAddress}
 	v.authorize(documentQuery(id, claudeBack), nil).nowhere(400, "There is no application")
 	s.askToken(strings.Replace(form, url.QueryEscape(claudeAddress), id, 1)).refuses(400, "invalid_client")
 	s.get(metadataPath).contains(`"client_id_metadata_document_supported":true`)
@@ -543,7 +544,7 @@ func TestDocument_isFetchedOnceHoweverManyAsk(t *testing.T) {
 			ctx = gone
 		}
 		asking.Go(func() {
-			k, err := s.server.documents.look(ctx, claudeAddress, none)
+			k, err := s.server.documents.lookUp(ctx, claudeAddress, none)
 			if i > 0 && (err != nil || k.app == nil) {
 				t.Errorf("%+v, %v", k, err)
 			}

@@ -291,7 +291,7 @@ func (a *oauthAPI) issueTokens(ctx context.Context, c *call, f oauthForm) (*toke
 
 // lookAtDocument is look for the owner of an account.
 func (s *server) lookAtDocument(ctx context.Context, address, accountID string) (*keptDocument, error) {
-	return s.documents.look(ctx, address, func() error {
+	return s.documents.lookUp(ctx, address, func() error {
 		rate := documentsOfCaller
 		v := s.addressBuckets.take("documents of "+accountID, rate, s.monotonic())
 		if v.ok { // else a caller could use up a host's for all others
@@ -498,8 +498,8 @@ type appWithSecret struct {
 	ClientSecret *string `json:"client_secret" is:"^[A-Z2-7]{52}$"`
 }
 
-// mayHaveAgain returns a refusal unless a caller may get an earlier answer with an application again.
-func mayHaveAgain(by *caller) func(*app) error {
+// mayReplay returns a refusal unless a caller may get an earlier answer with an application again.
+func mayReplay(by *caller) func(*app) error {
 	return func(p *app) error { return checkOwnScope(by, p.OwnScope) }
 }
 
@@ -520,7 +520,7 @@ func readNewApp(in *input) (wanted app) {
 // registers it must have each of these scopes. An account has at most 20 applications.
 func (s *server) createApp(ctx context.Context, c *call, of owner, wanted app) (*appWithSecret, error) {
 	o := c.narrowToOne(of) // an application belongs to one account: the caller's, if none is named
-	c.stillTrue = replaysOf(o, mayHaveAgain(c.caller))
+	c.stillTrue = replaysOf(o, mayReplay(c.caller))
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
 		p := wanted
 		p.AccountID = o.account
@@ -559,7 +559,7 @@ func readSecretRotation(in *input) (r *secretRotation) {
 func (s *server) rotateAppSecret(
 	ctx context.Context, c *call, of owner, r *secretRotation,
 ) (*appWithSecret, error) {
-	c.stillTrue = replaysOf(of, mayHaveAgain(c.caller))
+	c.stillTrue = replaysOf(of, mayReplay(c.caller))
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
 		p, secret, err := rotateAppSecret(t, of, c.id(), r.immediate, c.caller)
 		return &appWithSecret{p, &secret}, err

@@ -186,7 +186,7 @@ func (e *env) guestFinder() (find func(*queries) (named []foundGuest, alike []st
 	of, err := e.filterAccount()
 	match := func(g *foundGuest) bool {
 		if phone != "" {
-			return of.owns(g.accountID) && phonesAlike(valueOr(g.phone, ""), phone)
+			return of.owns(g.accountID) && similarPhones(valueOr(g.phone, ""), phone)
 		}
 		return of.owns(g.accountID) && nameKey(valueOr(g.name, "")) == name
 	}

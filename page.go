@@ -61,13 +61,15 @@ type pageBrand struct {
 	color string // of links and buttons
 }
 
-// upFrom returns what leads from the page that answers a call to the base address: "../../".
-func upFrom(c *call) string { return strings.Repeat("../", strings.Count(c.core.route.path(), "/")-1) }
+// pathToBase returns what leads from the page that answers a call to the base address: "../../".
+func pathToBase(c *call) string {
+	return strings.Repeat("../", strings.Count(c.core.route.path(), "/")-1)
+}
 
 // brandOf returns what an account gives the page that answers a call.
 func brandOf(c *call, of accountSettings) (b pageBrand) {
 	if of.Logo != nil {
-		b.Logo = upFrom(c) + "logo/" + *of.Logo
+		b.Logo = pathToBase(c) + "logo/" + *of.Logo
 	}
 	b.color = valueOr(of.Color, "")
 	return b

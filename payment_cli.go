@@ -305,7 +305,7 @@ func connectionPages(e *env, q *queries) (rowPages, error) {
 	if err != nil {
 		return nil, err
 	}
-	return whole(func(q *queries, o owner) ([]*paymentConnection, error) {
+	return wholeTable(func(q *queries, o owner) ([]*paymentConnection, error) {
 		all, err := q.paymentConnections(o)
 		for _, c := range all {
 			_, failed := c.open(keys)

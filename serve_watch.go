@@ -212,14 +212,14 @@ func isWatchAddress(address string) bool {
 	return strings.EqualFold(u.Scheme, "https") || parseAddress(u.Hostname()).IsLoopback()
 }
 
-// patience returns how long a call may take.
-func (w *watchTarget) patience() time.Duration { return cmp.Or(w.limit, watchLimit) }
+// timeout returns how long a call may take.
+func (w *watchTarget) timeout() time.Duration { return cmp.Or(w.limit, watchLimit) }
 
 // call calls an address. The error does not name it.
 func (w *watchTarget) call(ctx context.Context, method, address string, header http.Header, body []byte) error {
 	client := newOutbound(everywhere)
 	defer client.close()
-	client.limit = w.patience()
+	client.limit = w.timeout()
 	answer, err := client.do(ctx, outboundRequest{method, address, header, body, maxPeerMessage})
 	switch {
 	case answer == nil:

@@ -323,7 +323,7 @@ func TestWatch_keepsWhatCouldNotBeTold(t *testing.T) {
 	if rings, _ := elsewhere.taken(); len(rings) > 0 {
 		t.Error("a redirect is followed")
 	}
-	equal(t, "how long a call may take", (&watchTarget{}).patience(), 10*time.Second)
+	equal(t, "how long a call may take", (&watchTarget{}).timeout(), 10*time.Second)
 	// An answer without an end is not read to its end.
 	w.limit = 0
 	w.phone.answer = func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 10<<20)) }

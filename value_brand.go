@@ -166,14 +166,14 @@ func pngSize(chunks []byte) (width, height int) {
 			break
 		}
 		if rest = rest[end:]; kind == "IEND" && len(rest) == 0 && string(chunks[4:8]) == "IHDR" && len(chunks) >= 16 {
-			return bigSide(chunks[8:]), bigSide(chunks[12:])
+			return clampedSide(chunks[8:]), clampedSide(chunks[12:])
 		}
 	}
 	return 0, 0
 }
 
-// bigSide reads 32 bits; what is more than any side is as much as that.
-func bigSide(b []byte) int { return int(min(binary.BigEndian.Uint32(b), maxLogoSide+1)) }
+// clampedSide reads 32 bits; what is more than any side is as much as that.
+func clampedSide(b []byte) int { return int(min(binary.BigEndian.Uint32(b), maxLogoSide+1)) }
 
 // jpegSize is pictureSize for the segments of a JPEG (ITU-T T.81, section B.2), of which the first frame tells.
 func jpegSize(rest []byte) (width, height int) {

@@ -29,12 +29,12 @@ func checkLines(s string, max int) (code, detail string) {
 	return code, detail
 }
 
-// A need says whether a member or an option may be absent.
-type need bool
+// A presence says whether a member or an option may be absent.
+type presence bool
 
 const (
-	optional need = false
-	required need = true
+	optional presence = false
+	required presence = true
 )
 
 // A textCheck checks a text, and says what passes as JSON Schema does. nil lets every text pass.
@@ -43,7 +43,7 @@ type textCheck struct {
 
 	pattern, format string
 	words           []string     // the only texts that pass
-	named           reflect.Type // of words
+	wordType        reflect.Type // of words
 	least, most     int          // characters; 0: as many as there are
 	numbers         [2]int       // of a parameter that is a whole number: from and to
 }
@@ -58,7 +58,7 @@ func (c *textCheck) fault(s string) (code, detail string) {
 
 // checkText checks what holds for every text: valid UTF-8, at most max characters, none of them
 // a control character, and not empty if it is required. Its results are those of a textCheck.
-func checkText(s string, n need, max int) (code, detail string) {
+func checkText(s string, n presence, max int) (code, detail string) {
 	switch {
 	case n == required && s == "":
 		return "empty", "This must not be empty."
@@ -135,7 +135,7 @@ func asTexts[T ~string](words []T) []string {
 // oneOf returns a check for a text that is one of choices.
 func oneOf[T ~string](choices ...T) *textCheck {
 	words := asTexts(choices)
-	return &textCheck{words: words, named: reflect.TypeFor[T](), of: func(s string) (code, detail string) {
+	return &textCheck{words: words, wordType: reflect.TypeFor[T](), of: func(s string) (code, detail string) {
 		if slices.Contains(words, s) {
 			return "", ""
 		}
@@ -366,9 +366,9 @@ func phoneKey(phone string) string {
 	return strings.TrimPrefix(digits, "00")
 }
 
-// phonesAlike reports whether two telephone numbers are the same, or may be: they end in the same eight digits, and one
-// may lack what is dialled from abroad.
-func phonesAlike(a, b string) bool {
+// similarPhones reports whether two telephone numbers are the same, or may be: they end in the same eight digits,
+// and one may lack what is dialled from abroad.
+func similarPhones(a, b string) bool {
 	a, b = phoneKey(a), phoneKey(b)
 	return a == b || min(len(a), len(b)) >= 8 && a[len(a)-8:] == b[len(b)-8:]
 }

@@ -295,7 +295,7 @@ func (w *webhookWorker) recordFailure(t *tx, a *attempt) error {
 // release frees the place of an attempt, and adjusts how its webhook is sent to by the outcome.
 func (w *webhookWorker) release(a *attempt) {
 	s := a.sender
-	s.sending--
+	s.inFlight--
 	if a.slow {
 		s.slow--
 		if !a.failing {

@@ -30,7 +30,7 @@ var (
 		generalHelp: "show only what is in this state"}
 	optFailing = option{name: "failing",
 		help: "show only webhooks that did not accept what they were sent last, or were disabled for that"}
-	optFailed = option{name: "failed", member: "outcome", reads: sending(outcomeFailed),
+	optFailed = option{name: "failed", member: "outcome", reads: switchValue(outcomeFailed),
 		help: "show only attempts that failed"}
 	optReachable = optOutboundAllow.says("what the service may reach besides public addresses, as for serve")
 )
@@ -327,16 +327,16 @@ func (l *webhookReceiver) receive(got *receivedWebhook, w http.ResponseWriter, r
 func (l *webhookReceiver) print(got *receivedWebhook) {
 	text := encodeJSON(got)
 	if !l.json {
-		text = got.block()
+		text = got.asText()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.out.Write(text)
 }
 
-// block returns what was received for people, with an empty line at its end. Characters that could
+// asText returns what was received for people, with an empty line at its end. Characters that could
 // change the state of a terminal are replaced.
-func (got *receivedWebhook) block() []byte {
+func (got *receivedWebhook) asText() []byte {
 	verdict := "verified"
 	switch {
 	case got.Verified && got.Reason != nil:

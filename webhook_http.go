@@ -202,7 +202,7 @@ func (a *webhookAPI) readURL(in *input) string {
 func (a *webhookAPI) readTypes(in *input) []string {
 	// The types of the events that it gets, none twice.
 	types := in.texts(reading{name: "types", need: required, low: 1, high: len(a.types), each: maxNameLength,
-		check: &textCheck{words: asTexts(a.types), named: reflect.TypeFor[webhookType]()}})
+		check: &textCheck{words: asTexts(a.types), wordType: reflect.TypeFor[webhookType]()}})
 	checkWebhookTypes(types, a.types, func(at int, code, detail string) {
 		if types[at] != "" { // in.texts has already reported an empty one
 			in.wrong(fmt.Sprintf("types/%d", at), code, detail)

@@ -113,7 +113,7 @@ type webhookSender struct {
 	retryAt  time.Time      // when the next retry is due, by the monotonic clock; zero: none is
 	turn     bool           // next last tried retries before new events; it alternates
 
-	sending      int       // attempts under way
+	inFlight     int       // attempts under way
 	testing      int64     // number of the event of the test that was begun last
 	failing      bool      // the last attempt failed
 	failingSaved bool      // failing_since is set on disk
@@ -340,7 +340,7 @@ func (w *webhookWorker) reload() {
 // dropIfGone forgets a webhook to which nothing is to be sent any more, once no attempt to it is under way.
 // Until then its attempts must go on counting, in case it is enabled again.
 func (w *webhookWorker) dropIfGone(s *webhookSender) {
-	if s.gone && s.sending == 0 {
+	if s.gone && s.inFlight == 0 {
 		delete(w.senders, s.ID)
 	}
 }
@@ -430,7 +430,7 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) webhookTu
 	}
 	failing := s.number == 0 || s.failing
 	switch {
-	case s.gone || s.sending >= most:
+	case s.gone || s.inFlight >= most:
 		return nothingToSend
 	case s.number < 0 || w.monotonic().Before(s.notBefore):
 		return mustWait // its queue is to be read again, or an event could not be read
@@ -452,7 +452,7 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) webhookTu
 	}
 	a.sender, a.webhook, a.queue, a.failing = s, s.webhook, s.number, failing
 	a.holder, a.began = s.holder, w.monotonic()
-	s.sending++
+	s.inFlight++
 	w.flying = append(w.flying, a)
 	w.count(a, 1)
 	if s.slow > 0 {

@@ -38,7 +38,7 @@ var widgetCommands = []command{
 var widgetRouteCommands = []routeCommand{
 	{name: "widget list", help: "list widgets, oldest first",
 		options: []option{optOfAccount},
-		rows: &listCommand{short: true, prefix: "wgt", pages: whole((*queries).widgets),
+		rows: &listCommand{short: true, prefix: "wgt", pages: wholeTable((*queries).widgets),
 			columns: "ID NAME PUBLIC-ORDERS=public_orders CREATED=created_at ACCOUNT=account_id"}},
 }
 
