@@ -668,7 +668,7 @@ func (p *booksPage) lacks(issues []entryIssue) (all []entryLack) {
 	return all
 }
 
-// postDay has a day sent, waits a moment for what comes of it, and leads to the page that shows it. A day that is held
+// postDay sends a day, waits a moment for what comes of it, and leads to the page that shows it. A day that is held
 // is tried again; one that was posted stays as it is.
 func (a *booksAPI) postDay(ctx context.Context, v *booksVisit) (any, error) {
 	date, asked := v.form["date"], []string{}

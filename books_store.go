@@ -331,7 +331,7 @@ func (t *tx) postponeExports(connectionID string, until stamp) {
 		WHERE connection_id = ?2 AND due_at < ?1`, until, connectionID)
 }
 
-// pollAllSent has every entry looked for in the books whose answer is not known.
+// pollAllSent makes every entry whose answer is not known due, to be looked for in the books.
 func (t *tx) pollAllSent() error {
 	t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
 		WHERE state IN ('sending', 'unknown') AND due_at IS NOT NULL`, t.now)

@@ -653,7 +653,7 @@ func asObject(_ *env, text string) (any, error) {
 	return unlessEmpty(text), nil
 }
 
-// switchValue has a switch send a value.
+// switchValue returns how a switch sends a value.
 func switchValue(value any) func(*env, string) (any, error) {
 	return func(*env, string) (any, error) { return value, nil }
 }
@@ -666,7 +666,7 @@ func asDay(_ *env, text string) (any, error) {
 	return text, nil
 }
 
-// asTime has a time be sent as read reads it.
+// asTime sends a time as read reads it.
 func asTime(read func(*env, string) (stamp, error)) func(*env, string) (any, error) {
 	return func(e *env, text string) (any, error) {
 		at, err := read(e, text)

@@ -70,7 +70,7 @@ func (d *demo) ask(ctx context.Context, token, method, path string, body, answer
 	return d.do(r, answer)
 }
 
-// do has the service answer a request, in this process, see ask.
+// do asks the service in this process, see ask.
 func (d *demo) do(r *http.Request, answer any) error {
 	r.RemoteAddr = demoAddress
 	kept := &keptAnswer{header: http.Header{}}

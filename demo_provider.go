@@ -226,7 +226,7 @@ func (p *demoProvider) pay(ctx context.Context, id string, good bool) (bool, err
 	return true, p.paid(ctx, id)
 }
 
-// dispute has a guest dispute what an attempt has captured.
+// dispute disputes what an attempt has captured, as its guest.
 func (p *demoProvider) dispute(ctx context.Context, id string) error {
 	p.mu.Lock()
 	a := p.attempts[id]

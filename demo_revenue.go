@@ -186,7 +186,7 @@ func (d *demo) sell(ctx context.Context, o map[string]any, method string) (strin
 	return made.ID, d.ask(ctx, d.token, http.MethodPost, "/orders/"+made.ID+then, body, nil)
 }
 
-// dispute has the guest dispute the payment of an order.
+// dispute disputes the payment of an order, as its guest.
 func (d *demo) dispute(ctx context.Context, id string) error {
 	var o order
 	if err := d.ask(ctx, d.token, http.MethodGet, "/orders/"+id, nil, &o); err != nil {

@@ -56,7 +56,7 @@ func (c *call) finish() error {
 }
 
 // finishReading ends the reading of a request: it charges the account of its token, or else the one that owns its
-// Origin, then refuses what was wrong (422), and has a question wait for its turn.
+// Origin, then refuses what was wrong (422), and waits for the turn of a question.
 func (s *server) finishReading(ctx context.Context, c *call) error {
 	account := c.origin.account
 	if c.caller != nil {

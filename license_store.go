@@ -303,7 +303,7 @@ func (t *tx) addKey(licenseID string, key licenseKey) error {
 	return err
 }
 
-// retireKeys has a licence's current key retire at end, and so earlier keys that would work longer.
+// retireKeys ends a licence's current key at end, and earlier keys that would work longer.
 func (t *tx) retireKeys(licenseID string, end stamp) {
 	t.exec(`UPDATE license_keys SET retires_at = ?1
 		WHERE license_id = ?2 AND (retires_at IS NULL OR retires_at > ?1)`, end, licenseID)

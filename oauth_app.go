@@ -434,8 +434,8 @@ func patchApp(t *tx, o owner, id string, set change, by *caller) (*app, error) {
 	return &after, nil
 }
 
-// verifyApp has an operator vouch for an application of an owner, so that every account can agree to it, or with
-// undo no longer, and returns it. Existing grants stay. Errors: errApp, errAppDocument.
+// verifyApp records that an operator vouches for an application of an owner, so that every account can agree to it,
+// or with undo no longer, and returns it. Existing grants stay. Errors: errApp, errAppDocument.
 func verifyApp(t *tx, o owner, id string, undo bool, actor string) (*app, error) {
 	p, err := t.registeredApp(o, id)
 	if err != nil || p.VerifiedAt.IsZero() == undo {

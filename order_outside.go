@@ -40,7 +40,7 @@ func acceptDeadline(now stamp, o *order, within int, lapses stamp) stamp {
 	return until
 }
 
-// waitForAcceptance has an open order that is paid later wait for the restaurant.
+// waitForAcceptance makes an open order that is paid later wait for the restaurant.
 func waitForAcceptance(t *tx, o *order) error {
 	settings, err := t.settings(o.AccountID)
 	o.AcceptBy = acceptDeadline(t.now, o, settings.AcceptWithin, stamp{})

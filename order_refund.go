@@ -732,8 +732,8 @@ func attemptOf(t *tx, o *order, id string) (*payment, error) {
 	return p, err
 }
 
-// count has the order count the refunds of the money that pays it, less what was captured beyond its total, and its
-// state follow those that succeeded.
+// count sets what the order says of the refunds of the money that pays it, less what was captured beyond its total,
+// and its state follow those that succeeded.
 func (m *orderMoney) count() error {
 	if !m.pays() {
 		return nil
@@ -796,7 +796,7 @@ func (b *balance) toGiveBack() int64 { return b.unaccounted() - b.late }
 // captured before that, or what somebody captured on the provider's own pages.
 func (b *balance) overcaptured() int64 { return max(0, b.captured-b.total) }
 
-// end has the refund end: it succeeded, or failed if failure says why, even after it had succeeded. It reports whether
+// end ends the refund: it succeeded, or failed if failure says why, even after it had succeeded. It reports whether
 // it had not ended so before.
 func (f *refund) end(failure string, now stamp) bool {
 	state := refundState(refundSucceeded)

@@ -98,7 +98,7 @@ func (o *order) become(state orderState, with stateEntry, now stamp) {
 	o.eraseDeadlines()
 }
 
-// enterState has an order enter a state, and writes what follows from that: when its guest is to be erased, what is
+// enterState moves an order into a state, and writes what follows from that: when its guest is to be erased, what is
 // due of it, and the event. The caller saves the order.
 func (o *order) enterState(t *tx, state orderState, with stateEntry) (err error) {
 	o.become(state, with, t.now)
@@ -379,7 +379,7 @@ func eachOrder(
 	})
 }
 
-// pollOrder has the provider asked now about each attempt to pay an order of an owner, and returns how many
+// pollOrder polls each attempt to pay an order of an owner, and returns how many
 // attempts there are. Errors: errOrder.
 func pollOrder(t *tx, by owner, id string) (attempts int, err error) {
 	o, err := t.order(by, id)

@@ -45,7 +45,7 @@ func (t *tx) setErasure(o *order) {
 	t.exec(`UPDATE order_customers SET erase_at = ?1 WHERE order_id = ?2 AND erase_at IS NOT ?1`, o.eraseAt(), o.ID)
 }
 
-// saveAndPoll writes what can change in an order, and has the provider of an attempt to pay it asked.
+// saveAndPoll writes what can change in an order, and polls an attempt to pay it.
 func (t *tx) saveAndPoll(o *order, paymentID string) {
 	t.saveOrder(o)
 	t.pollPayment(paymentID)

@@ -40,7 +40,7 @@ func (c *connector) update(ctx context.Context, f func(*tx) error) error {
 	})
 }
 
-// wakeUp has the worker look for what is due.
+// wakeUp wakes the worker, which looks for what is due.
 func (c *connector) wakeUp() {
 	select {
 	case c.wake <- struct{}{}:

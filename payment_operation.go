@@ -233,7 +233,7 @@ func (s *settlement) noteRefusal(c *paymentConnection, failed *outboundError) {
 	paymentRefusalTable.insert(t, &r)
 }
 
-// pollLater has an attempt looked at later, since its provider could not be asked.
+// pollLater postpones an attempt whose provider could not be asked.
 func (p *payments) pollLater(ctx context.Context, conn *unsealedConnection, pay *payment, failure error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -263,7 +263,7 @@ func (p *payments) noteDenied(conn *unsealedConnection, op *paymentOperation) er
 	})
 }
 
-// postpone has an attempt settled later, unless it has changed since pay was read. If a refund of it has been
+// postpone settles an attempt later, unless it has changed since pay was read. If a refund of it has been
 // under way for too long, perhaps because the provider can't be asked, it is marked for review.
 func (p *payments) postpone(pay *payment, wait time.Duration) error {
 	pay.Polls++

@@ -61,8 +61,8 @@ func (t *tx) setPaymentState(id, state string) {
 		revision = revision + 1 WHERE id = ?`, state, t.now, id)
 }
 
-// poll has the providers asked as soon as possible about the attempts that a condition selects. The new revision also
-// makes whoever is deciding about one right now start over (errChanged).
+// poll makes the attempts that a condition selects due, so that the worker asks their providers as soon as
+// possible. The new revision also makes whoever is deciding about one right now start over (errChanged).
 func (t *tx) poll(condition string, args ...any) {
 	t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE `+condition,
 		append([]any{t.now}, args...)...)
@@ -81,7 +81,7 @@ func (t *tx) pollIntent(connectionID, intentID string) {
 	t.poll(`intent_id = ? AND connection_id = ?`, intentID, connectionID)
 }
 
-// pollPayouts has the provider asked as soon as possible what it pays out to a connection.
+// pollPayouts makes a connection due, so that the worker asks as soon as possible what the provider pays out to it.
 func (t *tx) pollPayouts(connectionID string) {
 	t.exec(`UPDATE payment_connections SET payouts_due_at = ? WHERE id = ?`, t.now, connectionID)
 }
@@ -108,7 +108,8 @@ func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
 		})
 }
 
-// postpone has the provider asked about an attempt at a later time, unless its revision has changed since it was read.
+// postpone sets a later time at which the provider is asked about an attempt, unless its revision has changed since
+// it was read.
 func (t *tx) postpone(p *payment, at stamp) {
 	t.exec(`UPDATE payments SET due_at = ?, polls = ? WHERE id = ? AND revision = ?`,
 		at, p.Polls, p.ID, p.Revision)

@@ -204,8 +204,8 @@ func (s *server) joinPair(address string) (*pairing, error) {
 	return p, s.refresh()
 }
 
-// standBy has a server without a database, which does not run yet, answer health and the peer, and look after the copy.
-// config is Litestream's configuration.
+// standBy makes a server without a database, which does not run yet, answer health and the peer, and look after the
+// copy. config is Litestream's configuration.
 func (s *server) standBy(config string) *pairing {
 	p := &pairing{server: s, config: config, self: peerMessage{Machine: randomText(16)}}
 	s.roots = []rootPath{{path: peerPath, serve: p.answer}, {path: "/", serve: s.answerAsStandby}}

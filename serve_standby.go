@@ -268,7 +268,7 @@ func (p *promotion) text() string {
 		p.Epoch, p.File, p.Peer, since, strings.Join(p.Check, "\n  "))
 }
 
-// peerFollow has the follower take the replica of the epoch in which the peer serves, never of an earlier one.
+// peerFollow makes the follower take the replica of the epoch in which the peer serves, never of an earlier one.
 func peerFollow(e *env) error {
 	db, err := e.file("db")
 	if err != nil {
@@ -298,7 +298,7 @@ func peerFollow(e *env) error {
 	return e.done("the peer serves in epoch " + m.epoch().String())
 }
 
-// peerIgnore has the running service go on without an answer of its peer.
+// peerIgnore tells the running service to go on without an answer of its peer.
 func peerIgnore(e *env) error {
 	db, err := e.file("db")
 	if err != nil {

@@ -249,7 +249,7 @@ func (e *env) copyChosen(r *restoreRun, from string) (err error) {
 // theReplica stands for a file where Litestream makes the copy.
 const theReplica = "the replica"
 
-// restoreReplica has Litestream make the copy of what it has replicated in the epoch that the file beside the database
+// restoreReplica makes the copy by Litestream, of what it has replicated in the epoch that the file beside the database
 // names.
 func (e *env) restoreReplica(r *restoreRun) error {
 	in, err := readEpochFile(epochPath(r.db))

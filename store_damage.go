@@ -105,8 +105,8 @@ func (f *faultLog) noteRow(u *unreadableRow) {
 	}
 }
 
-// onUnreadable has notify called once for the first row of each table that can't be read. It must not query the
-// database.
+// onUnreadable sets notify, which is called once for the first row of each table that can't be read. It must not
+// query the database.
 func (f *faultLog) onUnreadable(tell func(*unreadableRow)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,7 +123,7 @@ func (f *faultLog) rowsMet() (rows []*unreadableRow) {
 	return rows
 }
 
-// leaveOut has workers go on without what has an id, if err says that a row of it can't be read: until checked. It
+// leaveOut makes workers go on without what has an id, if err says that a row of it can't be read: until checked. It
 // reports false for any other error.
 func (f *faultLog) leaveOut(id string, err error) bool {
 	row, ok := errors.AsType[*unreadableRow](err)

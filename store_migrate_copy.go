@@ -135,7 +135,7 @@ func (m *migration) place() (copied *string, err error) {
 	return copied, nil
 }
 
-// endWAL moves what was committed from the write-ahead log into the old file, and has SQLite keep no log of it any
+// endWAL moves what was committed from the write-ahead log into the old file, and makes SQLite keep no log of it any
 // more: beside the new file it would be taken for that one's. A program that had opened the old file before, and waits
 // for the lock, begins none either: without a log SQLite lets nobody write to a file that has another name than it had.
 func (m *migration) endWAL() error {

@@ -71,7 +71,7 @@ func (t *tx) wantProof(what string) {
 	t.exec(`INSERT OR IGNORE INTO proofs (what, due_since, mark) VALUES (?, ?, '')`, what, t.now)
 }
 
-// forgetProofs has a promoted database be proven anew: its replica begins with it.
+// forgetProofs makes a promoted database be proven anew: its replica begins with it.
 func (t *tx) forgetProofs() error {
 	t.exec(`UPDATE proofs SET due_since = ?, proved_at = NULL, fault = '' WHERE what = ?`, t.now, proofReplica)
 	return nil

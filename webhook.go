@@ -388,7 +388,7 @@ func createWebhook(t *tx, w *webhook, by webhookAuthor) error {
 	return err
 }
 
-// sendTest has the worker send a test to a webhook, and returns the id of the test's event. While an
+// sendTest asks the worker to send a test to a webhook, and returns the id of the test's event. While an
 // earlier test is still to be sent, it only returns the id of that one's.
 func sendTest(t *tx, w *webhook, actor string) (eventID string, err error) {
 	if w.TestSeq != 0 {
@@ -472,7 +472,7 @@ func addChangeEvents(t *tx, w *webhook, changed []string, actor string) {
 	t.addEvent(webhookEvent(w, eventWebhookUpdated, actor, "changed", names, "types", types))
 }
 
-// requestTest has a test sent to a webhook of an owner, whatever its state, and returns the id of the
+// requestTest sends a test to a webhook of an owner, whatever its state, and returns the id of the
 // test's event. While an earlier test is still to be sent, it returns the id of that one's and writes
 // nothing. Errors: errWebhook, insufficient_scope (403).
 func requestTest(t *tx, o owner, id string, by webhookAuthor) (eventID string, err error) {
@@ -483,7 +483,7 @@ func requestTest(t *tx, o owner, id string, by webhookAuthor) (eventID string, e
 	return sendTest(t, w, by.actor)
 }
 
-// enableWebhook has a test sent to a webhook of an owner, and returns the webhook. It becomes enabled
+// enableWebhook sends a test to a webhook of an owner, and returns the webhook. It becomes enabled
 // when it answers the test with 2xx; until then a disabled one is pending. An enabled one is left as it
 // is. Errors: errWebhook, insufficient_scope (403).
 func enableWebhook(t *tx, o owner, id string, by webhookAuthor) (*webhook, error) {
@@ -515,7 +515,7 @@ func rotateWebhookSecret(t *tx, o owner, id string, by webhookAuthor) (*webhook,
 	return w, nil
 }
 
-// replayEvents has all events since a time that a webhook of an owner subscribes to sent to it again, and
+// replayEvents sends again all events since a time that a webhook of an owner subscribes to, and
 // returns the webhook. A replay that is already running is merged with this one. Errors: errWebhook,
 // errWebhookDisabled, insufficient_scope (403), validation_failed for a time in the future or more than
 // maxReplay ago.

@@ -88,7 +88,7 @@ func (t *tx) deleteWebhook(id string) {
 	t.exec(`DELETE FROM webhooks WHERE id = ?`, id)
 }
 
-// startReplay has the events since a time sent to an enabled webhook again, including those that it was not
+// startReplay sends the events since a time to an enabled webhook again, including those that it was not
 // sent because it was not enabled then. A replay that is already running is extended to the earlier
 // beginning and the later end of both. If there are no such events, it changes nothing.
 func (t *tx) startReplay(id string, since stamp) error {
