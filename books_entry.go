@@ -3,10 +3,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
+	"unicode"
 )
 
 // Entries of books (contract, section 12): the sums of a business day, by the rules of a mapping, as lines whose
@@ -565,3 +569,511 @@ func previewOf(
 	p.Taxes, p.Difference = append(p.Taxes, taxes...), difference
 	return p
 }
+
+// Mappings (contract, section 12): which account of the books gets what. A mapping is used only once its owner has
+// confirmed it. The suggestions made here are for the owner to read, and leave out what is ambiguous.
+
+const (
+	maxMappingRules = 500
+	maxCostCenter   = 100 // characters
+	maxTaxType      = 50  // characters
+)
+
+var ruleKinds = declareWords[bookMappingKind](ruleSales, ruleDelivery, ruleTip, ruleDispute, rulePayment, ruleFee,
+	ruleFeeTax, ruleDisputeFee, ruleTransit)
+
+// A bookPayMethod is a way of paying that a mapping names a clearing account for, or null: the line is for another kind
+// than `payment`, which needs one.
+type bookPayMethod string
+
+var payingMethods = declareWords[bookPayMethod](methodCard, methodMobile, methodTwint, methodCash, methodTerminal,
+	methodVoucher, methodOther)
+
+// A suggestion makes a mapping from a chart of accounts.
+type suggestion struct {
+	product  *bookProduct
+	standard standardAccounts // zero: there are none
+	chart    *bookChart
+	lines    []mappingRule
+}
+
+// suggestMapping suggests a mapping from the books' own chart, for the rates, groups and ways of paying of sums
+// that were seen; without any, for all rates that the chart has, and for payments by card and mobile phone. A rule
+// whose account would be ambiguous is left out, and so are accounts that entries can't use.
+func suggestMapping(product *bookProduct, chart *bookChart, seen []revenueSum) bookMapping {
+	g := suggestion{product, *cmp.Or(product.standard, &standardAccounts{}), chart, []mappingRule{}}
+	sales, deliveries := map[int64][]string{}, map[int64]bool{} // groups by rate
+	methods := []string{methodCard, methodMobile}
+	for _, s := range seen {
+		switch s.What {
+		case figureSale, figureRefund:
+			if !slices.Contains(sales[s.Rate], s.Group) {
+				sales[s.Rate] = append(sales[s.Rate], s.Group)
+			}
+		case figureDelivery, figureRefundDelivery:
+			deliveries[s.Rate] = true
+		}
+		if !slices.Contains(methods, s.Method) {
+			methods = append(methods, s.Method)
+		}
+	}
+	if len(sales) == 0 {
+		for _, rate := range g.rates() {
+			sales[rate] = nil
+			deliveries[rate] = true
+		}
+	}
+	for _, rate := range slices.Backward(slices.Sorted(maps.Keys(sales))) {
+		g.sales(rate, sales[rate])
+	}
+	for _, rate := range slices.Backward(slices.Sorted(maps.Keys(deliveries))) {
+		g.add(ruleDelivery, cmp.Or(g.accountNamed(accountWords()["delivery"], isRevenue), g.salesAccount(rate)), rate)
+	}
+	g.add(ruleTip, cmp.Or(g.accountNamed(accountWords()["tip"], isForTips), g.usable(g.standard.tips)), 0)
+	g.add(ruleDispute, g.accountNamed(accountWords()["dispute"], isDisputed), 0)
+	for _, method := range methods {
+		g.payment(method)
+	}
+	fees := cmp.Or(g.accountNamed(accountWords()["fee"], isCost), g.usable(g.standard.fees))
+	g.add(ruleFee, fees, 0)
+	g.add(ruleDisputeFee, fees, 0)
+	return bookMapping{Lines: g.lines}
+}
+
+// rates returns the rates of VAT that the books know.
+func (g *suggestion) rates() (rates []int64) {
+	if g.product.standard != nil {
+		return slices.Collect(maps.Keys(g.standard.byRate))
+	}
+	for _, r := range g.chart.TaxRates {
+		if r.Usable && r.Rate >= 0 && r.Rate <= maxVATRate {
+			rates = append(rates, r.Rate)
+		}
+	}
+	return rates
+}
+
+// sales suggests the accounts of a rate: one for each group whose name is part of the name of a revenue account,
+// and one for all other groups.
+func (g *suggestion) sales(rate int64, groups []string) {
+	others := g.salesAccount(rate)
+	for _, group := range slices.Sorted(slices.Values(groups)) {
+		account := ""
+		if len([]rune(group)) > 2 {
+			account = g.accountNamed([]string{strings.ToLower(group)}, isRevenue)
+		}
+		if account != "" && account != others && len(g.lines) < maxMappingRules/2 && g.add(ruleSales, account, rate) {
+			g.lines[len(g.lines)-1].Group = &group
+		}
+	}
+	g.add(ruleSales, others, rate)
+}
+
+// add adds a rule with its tax, unless there is no account or its tax is ambiguous. It reports whether it added
+// one.
+func (g *suggestion) add(kind bookMappingKind, account string, rate int64) bool {
+	r := mappingRule{Kind: kind, Account: account}
+	byRate := kind == ruleSales || kind == ruleDelivery
+	if byRate {
+		r.VATRate = &rate
+	}
+	if byRate || g.product.taxInside {
+		tax, sure := g.tax(account, rate, byRate)
+		if !sure {
+			return false
+		}
+		r.Tax = nilIfEmpty(tax)
+	}
+	if account != "" {
+		g.lines = append(g.lines, r)
+	}
+	return account != ""
+}
+
+// tax returns the tax of a rate, and whether it is unambiguous. It is the standard account of the VAT; without a
+// standard the tax type of the account itself if it has the rate, else the only one for sales (OUTPUT, OUTPUT2, …),
+// else the only one of that rate.
+func (g *suggestion) tax(account string, rate int64, sales bool) (tax string, sure bool) {
+	if g.product.standard != nil {
+		of, known := g.standard.byRate[rate]
+		return of.vat, known && (rate == 0 || g.usable(of.vat) != "")
+	}
+	if !sales {
+		for _, code := range []string{noTax, "BASEXCLUDED"} { // Australia has no NONE
+			if r := g.chart.taxRate(code); r != nil && r.Rate == 0 {
+				return code, true
+			}
+		}
+		return "", false
+	}
+	var codes, output []string
+	for _, r := range g.chart.TaxRates {
+		if !r.Usable || r.Rate != rate {
+			continue
+		}
+		if a := g.chart.account(account); a != nil && a.Tax == r.Code {
+			return r.Code, true
+		}
+		if codes = append(codes, r.Code); strings.HasPrefix(r.Code, "OUTPUT") {
+			output = append(output, r.Code)
+		}
+	}
+	for _, only := range [][]string{output, codes} {
+		if len(only) == 1 {
+			return only[0], true
+		}
+	}
+	return "", false
+}
+
+// salesAccount returns the account of sales at a rate: the standard one; without a standard one with a word for sales
+// in its name, else the only revenue account.
+func (g *suggestion) salesAccount(rate int64) string {
+	if g.product.standard != nil {
+		return g.usable(g.standard.byRate[rate].sales)
+	}
+	if named := g.accountNamed(accountWords()["sales"], isRevenue); named != "" {
+		return named
+	}
+	only := ""
+	for i := range g.chart.Accounts {
+		if a := &g.chart.Accounts[i]; a.Usable && isRevenue(a) {
+			if only != "" {
+				return ""
+			}
+			only = a.Code
+		}
+	}
+	return only
+}
+
+// payment suggests the clearing account of a way of paying: one that is named after it, else, for providers and
+// terminals, one that is named as a clearing account.
+func (g *suggestion) payment(method string) {
+	account := ""
+	switch method {
+	case methodCash:
+		account = cmp.Or(g.accountNamed(accountWords()["cash"], isCash), g.usable(g.standard.cash))
+	case methodVoucher:
+		account = cmp.Or(g.accountNamed(accountWords()["voucher"], isVouchers), g.usable(g.standard.voucher))
+	case methodCard, methodMobile, methodTwint, methodTerminal:
+		account = cmp.Or(g.accountNamed(accountWords()[method], isClearing),
+			g.accountNamed(accountWords()["clearing"], isClearing), g.usable(g.standard.clearing))
+	}
+	if g.add(rulePayment, account, 0) {
+		g.lines[len(g.lines)-1].Method = new(bookPayMethod(method))
+	}
+}
+
+// usable returns a standard account if the books have it and entries can use it, else "".
+func (g *suggestion) usable(code string) string {
+	if a := g.chart.account(code); a == nil || !a.Usable {
+		return ""
+	}
+	return code
+}
+
+// accountNamed returns the account of a kind that entries can use and whose name has one of the words, or "". Earlier
+// words take precedence, then lower codes.
+func (g *suggestion) accountNamed(words []string, kind func(*bookAccount) bool) string {
+	for _, word := range words {
+		found := ""
+		for i := range g.chart.Accounts {
+			a := &g.chart.Accounts[i]
+			if a.Usable && kind(a) && hasWord(a.Name, word) && (found == "" || a.Code < found) {
+				found = a.Code
+			}
+		}
+		if found != "" {
+			return found
+		}
+	}
+	return ""
+}
+
+// hasWord reports whether a name has a word, ignoring case. A word of more than five letters may be a part of
+// another one, since languages join words: Speisenumsatz.
+func hasWord(name, word string) bool {
+	name = strings.ToLower(name)
+	if len([]rune(word)) > 5 || strings.Contains(word, " ") {
+		return strings.Contains(name, word)
+	}
+	return slices.Contains(strings.FieldsFunc(name, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}), word)
+}
+
+// The kinds of accounts. Banks, receivables and payables are of none.
+var (
+	isRevenue  = accountKind("3", "REVENUE SALES")
+	isCash     = accountKind("191", "CURRENT")
+	isForTips  = accountKind("3 28", "REVENUE SALES OTHERINCOME CURRLIAB LIABILITY")
+	isDisputed = accountKind("16", "CURRENT CURRLIAB LIABILITY EXPENSE OVERHEADS DIRECTCOSTS")
+	isClearing = accountKind("158 168", "CURRENT CURRLIAB LIABILITY")
+	isVouchers = accountKind("242", "CURRLIAB LIABILITY")
+	isCost     = accountKind("60 65", "EXPENSE OVERHEADS DIRECTCOSTS")
+)
+
+// accountKind returns whether an account has one of some types of Xero, or, at Fortnox, which has no types, whether
+// its code begins with the first digits of some accounts of BAS.
+func accountKind(bas, types string) func(*bookAccount) bool {
+	digits, names := strings.Fields(bas), strings.Fields(types)
+	return func(a *bookAccount) bool {
+		begins := func(first string) bool { return strings.HasPrefix(a.Code, first) }
+		return a.Type == "" && slices.ContainsFunc(digits, begins) || slices.Contains(names, a.Type)
+	}
+}
+
+// accountWords are words of the names of accounts, in English, German, French, Swedish, Danish and Norwegian, by what
+// the accounts are for or by the way of paying: web/account_words.json.
+var accountWords = sync.OnceValue(func() (words map[string][]string) {
+	if err := json.Unmarshal([]byte(embedded("web/account_words.json")), &words); err != nil {
+		panic("web/account_words.json: " + err.Error()) // which a test rules out
+	}
+	return words
+})
+
+// Entries of payouts (contract, section 12). What leaves a clearing account is what is paid out, the fees and the
+// tax on fees; sales, refunds and disputes were booked by their days. An entry books the fees. Only where the
+// mapping names an account of transit it also books what is paid out: else the accountant does, by the bank's
+// statement.
+
+// payoutSubject returns a part of a payout as the subject of an entry on a date.
+func payoutSubject(p *payout, part bookPart, date businessDate) newSubject {
+	key := "widgetd:" + p.AccountID + ":payout:" + string(p.Provider) + ":" + valueOr(p.ProviderID, "")
+	if part != partPayout {
+		key += ":" + string(part)
+	}
+	return newSubject{exportSubject{Date: date, Currency: p.Currency, PayoutID: &p.ID, Part: &part}, key}
+}
+
+// wantsPayout reports whether a payout belongs in the books of a connection, as wants does for a sum of a day: by the
+// switches of the day on which it arrives. It alone decides that.
+func (c *bookConnection) wantsPayout(p *payout) bool {
+	_, tests := c.switchesOn(*p.ArrivalDate)
+	return p.Live || tests
+}
+
+// payoutSubjects returns what toSend has of payouts. What undoes one is dated today.
+func (q *queries) payoutSubjects(c *bookConnection, today businessDate) (all []newSubject, err error) {
+	arrived, err := q.payoutsToSend(c, today, daysAtOnce)
+	if err != nil {
+		return nil, err
+	}
+	for i := range arrived {
+		all = append(all, payoutSubject(&arrived[i], partPayout, *arrived[i].ArrivalDate))
+	}
+	failed, err := q.payoutsToUndo(c, daysAtOnce)
+	for i := range failed {
+		all = append(all, payoutSubject(&failed[i], partUndo, max(today, *failed[i].ArrivalDate)))
+	}
+	return all, err
+}
+
+// requestPayout asks for the export of a payout to a connection, and returns it. A payout that has one keeps it,
+// unless its entry was reversed: then it gets a further revision. Errors: errBooksConnection, books_connection_state,
+// errPayout, errUnread.
+func requestPayout(t *tx, o owner, connectionID, payoutID string) (*bookExport, error) {
+	c, err := t.usedBookConnection(o, connectionID)
+	if err != nil {
+		return nil, err
+	}
+	if c.OrganisationID == nil {
+		return nil, errNoCompany
+	}
+	p, err := t.payout(ownedBy(c.AccountID), payoutID)
+	if err != nil {
+		return nil, err
+	}
+	if p.isUnread() {
+		return nil, errUnread
+	}
+	of := payoutSubject(p, partPayout, *p.ArrivalDate)
+	there, revision, err := includedExport(t, c, of.exportSubject)
+	if there != nil || err != nil {
+		return there, err
+	}
+	calendar, err := t.businessCalendar(c.AccountID)
+	if err != nil {
+		return nil, err
+	}
+	due := newStamp(later(t.now.Time, calendar.startOf(of.Date)))
+	return newExport(t, c, of.exportSubject, of.key, revision, nil, due), nil
+}
+
+// mayReverse refuses to reverse the entry of a payout while another one counts that takes back a part of it. Errors:
+// export_state.
+func mayReverse(t *tx, x *bookExport) error {
+	if x.PayoutID == nil || *x.Part != partPayout {
+		return nil
+	}
+	undo := x.exportSubject
+	undo.Part = new(bookPart(partUndo))
+	there, _, err := includedExport(t, &bookConnection{ID: x.ConnectionID}, undo)
+	if err == nil && there != nil {
+		err = errExportState(x, "Another entry takes back a part of it, as the payout has failed: reverse that first.")
+	}
+	return err
+}
+
+// untilChanged reports whether a reason for which an export is held passes only by a change that makes the export due.
+func untilChanged(reason string) bool {
+	of := func(h payoutHold) bool { return h.reason == reason }
+	return reason == heldNoMethod || reason != heldForeign && slices.ContainsFunc(payoutHolds, of)
+}
+
+// draftPayout makes the entry of a part of a payout, or says why there is none. Without either there is nothing to
+// book; see wantsPayout.
+func (q *queries) draftPayout(c *bookConnection, x *bookExport) (*bookEntry, []entryIssue, error) {
+	p, err := q.payout(anyAccount, *x.PayoutID)
+	if err != nil {
+		return nil, nil, err
+	}
+	if *x.Part == partUndo {
+		entry, err := q.draftUndo(c, x)
+		return entry, nil, err
+	}
+	held := firstWhere(payoutHolds, func(h payoutHold) bool { return h.reason == string(valueOr(p.Reason, "")) })
+	if held != nil {
+		return nil, []entryIssue{{bookIssueReason(held.reason), held.text}}, nil
+	}
+	sums, err := q.payoutSums(p.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	entry, issues := buildPayout(c, p, x.Date, x.SyncKey, sums)
+	if entry == nil || len(issues) > 0 || !c.wantsPayout(p) {
+		return nil, issues, nil
+	}
+	issue, err := q.unbooked(c, p.ID)
+	if issue != nil {
+		return nil, []entryIssue{*issue}, err
+	}
+	return entry, nil, err
+}
+
+// unbooked returns why what is in a payout is not on the clearing accounts of a connection's books, nil if all is
+// there: a day on which nothing is to be booked needs no entry.
+func (q *queries) unbooked(c *bookConnection, payoutID string) (*entryIssue, error) {
+	days, first, err := q.unbookedDays(c, payoutID)
+	for _, d := range days {
+		if d.Date == "" {
+			return &entryIssue{heldNotPosted, "Something in the payout is not in the revenue of any day yet."}, nil
+		}
+		if d.Date < first {
+			return &entryIssue{heldForeign, "The payout has money of " + d.Date +
+				", which is before the first day in the books: book it by hand."}, nil
+		}
+		sums, err := q.revenueSums(c.AccountID, d.Date, d.Currency)
+		if err != nil {
+			return nil, err
+		}
+		entry, issues := buildEntry(c, d.Date, d.Currency, "", sums)
+		if entry != nil || len(issues) > 0 {
+			return &entryIssue{heldNotPosted,
+				"The payout has money of " + d.Date + ", which is not in the books yet."}, nil
+		}
+	}
+	return nil, err
+}
+
+// draftUndo makes the entry that takes back what the entry of a payout has booked as on its way; nil: it has not, or
+// it does not count.
+func (q *queries) draftUndo(c *bookConnection, x *bookExport) (*bookEntry, error) {
+	of := x.exportSubject
+	of.Part = new(bookPart(partPayout))
+	last, err := q.lastExport(c.ID, of)
+	if err != nil || last == nil || last.State != exportPosted || last.Reverses != nil {
+		return nil, err
+	}
+	sent, err := last.sentEntry()
+	if err != nil {
+		return nil, err
+	}
+	sent.Lines = slices.DeleteFunc(sent.Lines, func(l entryLine) bool { return !l.Transfer })
+	if len(sent.Lines) == 0 {
+		return nil, nil
+	}
+	return reverseEntry(sent, x.EntryDate, x.SyncKey, valueOr(last.EntryID, last.ID)), nil
+}
+
+// buildPayout makes the entry of a payout from the sums of what is in it, as buildEntry does that of a day. Fees are
+// booked whatever becomes of the payout, what is paid out only if that did not fail.
+func buildPayout(
+	c *bookConnection, p *payout, date businessDate, syncKey string, sums []payoutSum,
+) (*bookEntry, []entryIssue) {
+	if c.Mapping == nil {
+		return nil, []entryIssue{{heldUnmapped, "No mapping was confirmed yet."}}
+	}
+	b := entryBuilder{product: c.product(), mapping: c.Mapping}
+	for _, s := range sums {
+		fee := bookMappingKind(ruleFee)
+		if s.isDispute() {
+			fee = ruleDisputeFee
+		}
+		clearing, method := b.clearingOf(p, (*string)(s.Method)), string(valueOr(s.Method, "no payment"))
+		b.moveOut(clearing, fee, method, s.Fee, placeFee, placeFeesKept)
+		b.moveOut(clearing, ruleFeeTax, method, s.Tax, placeFee, placeFeesKept)
+		if b.mapping.ofKind(ruleTransit) != nil && !p.ended() {
+			b.moveOut(clearing, ruleTransit, method, s.Net, placeTransit, placePaidOut)
+		}
+	}
+	return b.entry(c, date, p.Currency, narration("Payout "+date+" "+p.Currency+" "+string(p.Provider), syncKey))
+}
+
+// ofKind returns the rule of a kind of which there is one at most, or nil.
+func (m *bookMapping) ofKind(kind bookMappingKind) *mappingRule {
+	return firstWhere(m.Lines, func(r mappingRule) bool { return r.Kind == kind })
+}
+
+// booksPayouts reports whether a mapping, if there is one, has rules for payouts.
+func (m *bookMapping) booksPayouts() bool {
+	return m != nil && slices.ContainsFunc(m.Lines, func(r mappingRule) bool { return payoutTexts[r.Kind] != "" })
+}
+
+// clearingOf returns the rule of the clearing account of what is in a payout by a method. What is of no method has one
+// only where all methods of the provider that are mapped have the same. It notes why there is none.
+func (b *entryBuilder) clearingOf(p *payout, method *string) (rule *mappingRule) {
+	methods := p.methods()
+	if method != nil {
+		methods = []string{*method}
+	}
+	for _, m := range methods {
+		switch other := b.mapping.clearing(m); {
+		case other == nil:
+		case rule != nil && rule.Account != other.Account:
+			b.issues.add(heldNoMethod, "The payout has something of no payment, and the ways of paying have "+
+				"different clearing accounts: book it by hand.")
+		default:
+			rule = other
+		}
+	}
+	if rule == nil {
+		b.issues.add(heldUnknownPayment, "No clearing account is named for payments by "+methods[0]+".")
+	}
+	return rule
+}
+
+// moveOut moves an amount of a method from a clearing account to the account of a kind of rule.
+func (b *entryBuilder) moveOut(
+	clearing *mappingRule, kind bookMappingKind, method string, amount int64, place, clearingPlace int,
+) {
+	if amount == 0 {
+		return
+	}
+	rule := b.mapping.ofKind(kind)
+	if rule == nil {
+		b.issues.add(heldUnmapped, "No account is named for "+payoutTexts[kind]+".")
+	}
+	if len(b.issues) > 0 {
+		return
+	}
+	to := b.line(place, rule, payoutTexts[kind], "", 0)
+	from := b.line(clearingPlace, clearing, payoutTexts[kind]+", "+method, "", 0)
+	to.net, from.net = to.net-amount, from.net+amount
+	to.Transfer, from.Transfer = kind == ruleTransit, kind == ruleTransit
+}
+
+// payoutTexts are the texts of lines by the kinds of their rules.
+var payoutTexts = map[bookMappingKind]string{ruleFee: "fees of the provider", ruleFeeTax: "tax on fees",
+	ruleDisputeFee: "fees for disputes", ruleTransit: "on its way to the bank"}

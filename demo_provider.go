@@ -1,11 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"slices"
+	"sort"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -295,4 +301,325 @@ func (p *demoProvider) handler() http.Handler {
 		showDemo(w, status, "demo_pay.html", v)
 	})
 	return mux
+}
+
+// A demoLedger is what the demo has in the place of Fortnox: the books of one company, with the chart of accounts in
+// web/demo.json, kept in memory. A financial year is the year of the calendar, which is its id. The company has another
+// number in each run, so that nothing is expected to be in the books that was sent to those of an earlier one.
+type demoLedger struct {
+	base    string // the address of its pages, without a slash at its end
+	back    string // where browsers may be sent back to begins with this
+	company bookCompany
+	now     func() time.Time
+
+	mu     sync.Mutex
+	booked []bookedEntry // the earliest first
+}
+
+// newDemoLedger makes books whose pages are reached at an address.
+func newDemoLedger(base, back string, now func() time.Time) *demoLedger {
+	number := strconv.FormatInt(now().UnixMilli(), 10)
+	return &demoLedger{base: base, back: back, now: now,
+		company: bookCompany{ID: number, Name: "Trattoria Altstadt i Malmö AB"}}
+}
+
+// authorizeURL implements ledger: the address of a page that agrees at once.
+func (l *demoLedger) authorizeURL(app appSecrets, redirectURL, state, challenge string) string {
+	return l.base + "/agree?" + authorizeQuery(app, "", redirectURL, state, challenge).Encode()
+}
+
+// exchange implements ledger. Which tokens were given makes no difference.
+func (l *demoLedger) exchange(context.Context, appSecrets, string, string, string) (*bookTokens, error) {
+	return &bookTokens{Access: randomText(32), ExpiresAt: newStamp(l.now()).after(time.Hour)}, nil
+}
+
+// renew implements ledger.
+func (l *demoLedger) renew(ctx context.Context, app appSecrets, _ *bookConnection, _ *bookTokens) (*bookTokens, error) {
+	return l.exchange(ctx, app, "", "", "")
+}
+
+// organisations implements ledger.
+func (l *demoLedger) organisations(context.Context, *bookTokens) ([]bookCompany, error) {
+	return []bookCompany{l.company}, nil
+}
+
+// disconnect implements ledger.
+func (l *demoLedger) disconnect(context.Context, *ledgerSession) error { return nil }
+
+// chart implements ledger.
+func (l *demoLedger) chart(_ context.Context, _ *ledgerSession, date businessDate) (*bookChart, error) {
+	chart, year := demoData().Fortnox, midnight(date).Format("2006")
+	chart.Year, chart.YearFrom, chart.YearTo = int64(midnight(date).Year()), year+"-01-01", year+"-12-31"
+	return &chart, nil
+}
+
+// encode implements ledger.
+func (l *demoLedger) encode(entry *bookEntry) string { return string(encodeJSON(entry)) }
+
+// post implements ledger. An entry gets the next number of its series and year: "W-1-2026".
+func (l *demoLedger) post(_ context.Context, _ *ledgerSession, entry *bookEntry, _, _ string) (string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	number := 1
+	for _, other := range l.booked {
+		if other.Entry.Series == entry.Series && other.Entry.Year == entry.Year {
+			number++
+		}
+	}
+	id := fmt.Sprintf("%s-%d-%d", entry.Series, number, entry.Year)
+	l.booked = append(l.booked, bookedEntry{ID: id, Entry: *entry})
+	return id, nil
+}
+
+// find implements ledger.
+func (l *demoLedger) find(_ context.Context, _ *ledgerSession, _ *bookEntry, syncKey string) (*bookedEntry, error) {
+	return l.first(func(b bookedEntry) bool { return strings.Contains(b.Entry.Narration, syncKey) }), nil
+}
+
+// read implements ledger.
+func (l *demoLedger) read(_ context.Context, _ *ledgerSession, id string) (*bookedEntry, error) {
+	return l.first(func(b bookedEntry) bool { return b.ID == id }), nil
+}
+
+// first returns the first entry that is wanted; nil: there is none.
+func (l *demoLedger) first(wanted func(bookedEntry) bool) *bookedEntry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return firstWhere(l.booked, wanted)
+}
+
+// withdraw implements ledger.
+func (l *demoLedger) withdraw(context.Context, *ledgerSession, string) error {
+	return &outboundError{outcome: vendorRefused, reason: "no_drafts"}
+}
+
+// handler serves the page on which an owner would agree to a connection (here somebody always does), and a page that
+// lists what was booked.
+func (l *demoLedger) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", l.showBooked)
+	mux.HandleFunc("GET /agree", l.agree)
+	return mux
+}
+
+// agree sends the browser back with a code, as if the company's owner had agreed.
+func (l *demoLedger) agree(w http.ResponseWriter, r *http.Request) {
+	back := r.FormValue("redirect_uri")
+	if !strings.HasPrefix(back, l.back) {
+		http.Error(w, "The redirect address is not the service's.", http.StatusBadRequest)
+		return
+	}
+	query := url.Values{"code": {randomText(32)}, "state": {r.FormValue("state")}}
+	http.Redirect(w, r, back+"?"+query.Encode(), http.StatusFound)
+}
+
+// Accounts of the chart: of what is at the provider or on its way to the bank, of what has arrived there, which the
+// accountant codes as the bank's statement has it, and of cash.
+const (
+	demoClearing = "1580"
+	demoTransit  = "1589"
+	demoCash     = "1910"
+)
+
+// showBooked lists what was booked, as text, and what is on two of the accounts then.
+func (l *demoLedger) showBooked(w http.ResponseWriter, _ *http.Request) {
+	balance := map[string]int64{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintf(w, "Test books, in the place of Fortnox: %d vouchers.\n", len(l.booked))
+	for _, b := range l.booked {
+		series, number, _, _ := parseFortnoxID(b.ID)
+		fmt.Fprintf(w, "\n%s %d, %s: %s\n", series, number, b.Entry.Date, b.Entry.Narration)
+		for _, line := range b.Entry.Lines {
+			balance[line.Account] += line.Debit - line.Credit
+			debit, credit := formatAmount(line.Debit), formatAmount(line.Credit)
+			fmt.Fprintf(w, "%6s %12s %12s  %s\n", line.Account, debit, credit, line.Text)
+		}
+	}
+	fmt.Fprintf(w, `
+Clearing account %s, of what the provider has of these days: %s
+Account of transit %s, of what has arrived at the bank: %s
+`, demoClearing, formatSigned(balance[demoClearing]), demoTransit, formatSigned(balance[demoTransit]))
+}
+
+// The past of the demo's file: what was called of the service, as if it had been running since then. These are the
+// calls in web/demo.json, and the orders of the last demoDays business days, which were paid, given back and disputed.
+// Amounts and times are drawn with a fixed seed; the guests are invented, and no money has moved.
+
+const (
+	demoPast        = 95 * 24 * time.Hour // when it begins
+	demoDays        = 30                  // business days before the present one that have revenue
+	sampleReference = "sample "           // begins the references of their orders
+)
+
+// A demoCounter is where the demo's restaurant sells in one currency: in Solothurn, at a stand that it has in Malmö,
+// and to guests from abroad who pay in euros.
+type demoCounter struct {
+	Currency               string
+	Orders                 [7]int // on each day of the week, Sunday first; if more than 1, it varies by one
+	Methods                []string
+	Food, Drinks           []orderLine
+	Delivery, DeliveryRate int64
+	Round                  int64 // tips are multiples of this
+}
+
+// A demoStep is something that was done at a time of the past.
+type demoStep struct {
+	at time.Time
+	do func(context.Context) error
+}
+
+// A demoLife is what was done, in no order.
+type demoLife struct {
+	*demo
+	random *rand.Rand
+	deeds  []demoStep
+}
+
+// add adds something that was done.
+func (l *demoLife) add(at time.Time, do func(context.Context) error) {
+	l.deeds = append(l.deeds, demoStep{at, do})
+}
+
+// replayPast does all that was done over the store of a new file, the oldest first.
+func (d *demo) replayPast(e *env, st *store, log *slog.Logger) error {
+	if err := d.newServer(e, st, log); err != nil {
+		return err
+	}
+	l := &demoLife{demo: d, random: rand.New(rand.NewPCG(16, 2026))}
+	for _, c := range demoData().Past {
+		for i, name := range c.names() {
+			ago := time.Duration((c.Ago - float64(i)*c.Every) * float64(days(1)))
+			l.add(d.clock().Add(-ago), func(ctx context.Context) error { return d.make(ctx, &c, name) })
+		}
+	}
+	calendar, err := st.businessCalendar(d.account)
+	if err != nil {
+		return err
+	}
+	for ago := demoDays; ago >= 0; ago-- {
+		date := midnight(d.yesterday).AddDate(0, 0, 1-ago).Format(time.DateOnly)
+		if l.add(calendar.startOf(date), d.payOut); ago == 0 {
+			break
+		}
+		for _, c := range demoData().Counters {
+			l.addDay(&c, date, calendar.startOf(date), ago)
+		}
+	}
+	sort.SliceStable(l.deeds, func(i, j int) bool { return l.deeds[i].at.Before(l.deeds[j].at) })
+	for _, deed := range l.deeds {
+		d.past = deed.at
+		if err := cmp.Or(deed.do(e.ctx), d.settle(e.ctx)); err != nil {
+			return fmt.Errorf("fill the file at %v: %w", deed.at, err)
+		}
+	}
+	return nil
+}
+
+// addDay adds the orders of a counter on a business day that begins at start, so many days ago. The counter opens
+// seven and a half hours after that: at 11:30 where days begin at 04:00.
+func (l *demoLife) addDay(c *demoCounter, date businessDate, start time.Time, ago int) {
+	most := c.Orders[midnight(date).Weekday()]
+	if most > 1 {
+		most += l.random.IntN(3) - 1
+	}
+	for n := range most {
+		opens, open := start.Add(7*time.Hour+30*time.Minute), 2*time.Hour
+		if n%3 == 2 { // in the evening
+			opens, open = opens.Add(6*time.Hour+30*time.Minute), 3*time.Hour
+		}
+		at := opens.Add(time.Duration(l.random.Int64N(int64(open))).Truncate(time.Second))
+		method := c.Methods[l.random.IntN(len(c.Methods))]
+		if n == 0 {
+			method = c.Methods[0]
+		}
+		o := l.makeOrder(c)
+		o["reference"] = fmt.Sprintf("%s%s %s %d", sampleReference, date, c.Currency, n+1)
+		l.addOrder(at, o, method, ago, n)
+	}
+}
+
+// makeOrder makes an order.
+func (l *demoLife) makeOrder(c *demoCounter) map[string]any {
+	lines := []map[string]any{}
+	pick := func(items []orderLine, least int) {
+		for _, i := range l.random.Perm(len(items))[:least+l.random.IntN(2)] {
+			lines = append(lines, items[i].wanted(1+l.random.Int64N(2)))
+		}
+	}
+	pick(c.Food, 1)
+	pick(c.Drinks, 0)
+	o := map[string]any{"currency": c.Currency, "lines": lines, "return_url": l.page + "/thanks"}
+	if l.random.IntN(4) == 0 {
+		o["delivery"] = map[string]int64{"amount": c.Delivery, "vat_rate": c.DeliveryRate}
+	}
+	if l.random.IntN(2) == 0 {
+		o["tip"] = c.Round * (1 + l.random.Int64N(8))
+	}
+	if l.random.IntN(8) == 0 {
+		o["discount"] = c.Food[0].UnitAmount / 10
+	}
+	return o
+}
+
+// addOrder adds the nth order of a day, which is paid at once, and what was given back of it: now and then one unit of
+// the first line an hour later, the first order of the day before yesterday on the next day, another one three days
+// later; and one payment is disputed.
+func (l *demoLife) addOrder(at time.Time, o map[string]any, method string, ago, n int) {
+	id, currency := "", o["currency"]
+	refund := func(after time.Duration, body string) {
+		l.add(at.Add(after), func(ctx context.Context) error {
+			return l.ask(ctx, l.token, http.MethodPost, "/orders/"+id+"/refunds", json.RawMessage(body), nil)
+		})
+	}
+	l.add(at, func(ctx context.Context) (err error) {
+		id, err = l.sell(ctx, o, method)
+		return err
+	})
+	switch {
+	case currency == "CHF" && ago == 2 && n == 0:
+		refund(days(1), `{"reason": "it never came"}`)
+	case currency == "CHF" && ago == 20 && n == 1:
+		refund(days(3), `{"reason": "it was paid twice"}`)
+	case currency == "CHF" && ago == 12 && n == 0:
+		l.add(at.Add(days(4)), func(ctx context.Context) error { return l.dispute(ctx, id) })
+	case currency == "CHF" && ago%5 == 1 && n == 1, currency == "SEK" && ago%9 == 1 && n == 0:
+		refund(time.Hour, `{"lines": [{"line": 0, "quantity": 1}], "reason": "one was cold"}`)
+	}
+}
+
+// payOut reads what the provider has paid out, as the worker does each day.
+func (d *demo) payOut(ctx context.Context) error {
+	used, err := d.server.store.usedConnections(d.account)
+	for _, c := range used {
+		if err == nil {
+			err = (&payouts{paymentsOf(d.server)}).read(ctx, c.ID)
+		}
+	}
+	return err
+}
+
+// sell makes an order that is accepted and paid by a method, and returns its id.
+func (d *demo) sell(ctx context.Context, o map[string]any, method string) (string, error) {
+	var made order
+	err := d.ask(ctx, d.token, http.MethodPost, "/orders", o, &made)
+	then, body := "/accept", map[string]string{}
+	if slices.Contains(outsideMethods, method) {
+		then, body["method"] = "/paid", method
+	} else if err == nil {
+		err = d.payOrder(ctx, made.ID, method)
+	}
+	if err != nil {
+		return "", err
+	}
+	return made.ID, d.ask(ctx, d.token, http.MethodPost, "/orders/"+made.ID+then, body, nil)
+}
+
+// dispute disputes the payment of an order, as its guest.
+func (d *demo) dispute(ctx context.Context, id string) error {
+	var o order
+	if err := d.ask(ctx, d.token, http.MethodGet, "/orders/"+id, nil, &o); err != nil {
+		return err
+	}
+	return d.cards.dispute(ctx, o.Payment.ID)
 }

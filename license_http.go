@@ -1,7 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
 )
 
 func licenseModule(s *server) module {
@@ -309,4 +318,253 @@ func (s *server) resetLicenseTransfers(ctx context.Context, c *call, _ noMembers
 		return nil, err
 	}
 	return new(newLicenseDetail(l, s.now())), nil
+}
+
+// The page to which somebody with a network carries the activation request of a device that has none, and from which
+// they carry its lease back (contract, section 4). A request names the licence key, so it is posted and never stands
+// in a URL. The only script, web/activate.js, copies the lease, where there is one.
+
+// activateTemplate makes the page from an activatePage, leaseTemplate that with a lease.
+var (
+	activateTemplate = pageTemplateOf("activate.html", "")
+	leaseTemplate    = pageTemplateOf("activate.html", "activate.js")
+)
+
+// pageRoutes are the routes of the page.
+func (a *deviceAPI) pageRoutes() []route {
+	return []route{
+		{pattern: "GET /activate", page: "activate", free: true, origin: originNone, address: "activate page",
+			run: a.askRequest},
+		{pattern: "POST /activate", page: "activate", bucket: bucketLicenses, origin: originNone,
+			address: "activate page", run: a.activateByPage},
+	}
+}
+
+// readCarried reads an activation request that was pasted into the page's form. Errors: malformed_json, or the
+// refusal of its members.
+func readCarried(text string) (*deviceRequest, error) {
+	body, err := parseBody([]byte(text), maxBodyValues)
+	if err != nil {
+		return nil, &refusal{code: codeMalformedJSON}
+	}
+	in := newInput(&body, nil)
+	return readSeatRequest(in, true), in.err()
+}
+
+// askRequest answers with the empty form.
+func (a *deviceAPI) askRequest(ctx context.Context, c *call) (any, error) {
+	if err := a.finishReading(ctx, c); err != nil {
+		return nil, err
+	}
+	return activateTemplate.render(http.StatusOK, pageBrand{}, newActivatePage(c.request, "title_activate"))
+}
+
+// activateByPage answers with the lease of the device that made the request, or with what is wrong.
+func (a *deviceAPI) activateByPage(ctx context.Context, c *call) (any, error) {
+	p := newActivatePage(c.request, "title_activate")
+	p.Request = c.in.field("request")
+	asFile := c.in.field("answer") == "file"
+	token, err := a.leaseFor(ctx, c, p.Request)
+	var refused *refusal
+	switch {
+	case err == nil && asFile:
+		return download("application/jwt", "lease.jwt", []byte(token+"\n")), nil
+	case err == nil:
+		return a.showLease(p, token)
+	case !errors.As(err, &refused) || refused.code.status >= 500 || refused.code.status == 429:
+		return nil, err
+	}
+	a.metrics.countRefusal(refused.code.name, a.monotonic())
+	p.showRefusal(refused)
+	return activateTemplate.render(refused.code.status, p.pageBrand, p)
+}
+
+// leaseFor activates the device that made a request, and returns its lease. The same text gets the same lease for a
+// day, as with an Idempotency-Key, so that it can be shown first and saved then. A text that is no activation
+// request is charged to nobody; the page's own limit by address has counted it. Errors: those of readCarried
+// and giveSeat.
+func (a *deviceAPI) leaseFor(ctx context.Context, c *call, text string) (token string, err error) {
+	r, err := readCarried(text)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(text))
+	c.repeatAs(hex.EncodeToString(sum[:]), text)
+	res, err := a.giveSeat(ctx, c, r)
+	if err != nil {
+		return "", err
+	}
+	if c.replay != nil {
+		err = json.Unmarshal(c.replay.body, &res)
+		c.replay = nil // it is no page
+	}
+	return res.Token, err
+}
+
+// An activatePage is what the template shows; an empty field is left out.
+type activatePage struct {
+	pageFrame
+	Request string   // that was pasted
+	Wrong   []string // members of the request that are missing or wrong
+	Product string   // of the licence
+	Until   string   // when the lease ends
+	Lease   string
+}
+
+// newActivatePage makes an empty page in the language that a request prefers.
+func newActivatePage(r *http.Request, title string) *activatePage {
+	lang := languageOf(r, pageLanguages[:ownerLanguages])
+	texts := textsByLanguage[lang]().Activate
+	return &activatePage{pageFrame: pageFrame{pageLanguage: lang, texts: texts, Title: title}}
+}
+
+// showLease makes the page with a lease, whose end it writes in the zone of the licence's account.
+func (a *deviceAPI) showLease(p *activatePage, token string) (*reply, error) {
+	c, err := a.keys.Load().verify(token)
+	if err != nil {
+		return nil, err
+	}
+	of, err := a.store.settings(c.Subject)
+	if err != nil {
+		return nil, err
+	}
+	p.Title, p.Lease, p.Product = "title_lease", token, c.Product
+	zone := shownZone(of.Zone)
+	p.Until = p.moment(newStamp(time.Unix(c.Expires, 0)), zone) + " (" + zone.String() + ")"
+	return leaseTemplate.render(http.StatusOK, p.pageBrand, p)
+}
+
+// carriedRefusals are the texts for refusals that people can do something about.
+var carriedRefusals = map[*problemCode]string{
+	codeMalformedJSON: "refused_request", codeValidation: "refused_request",
+	codeKeyMalformed: "refused_key", codeLicenseNotFound: "refused_key", codeKeyRetired: "refused_key",
+	codeLicenseRevoked: "refused_ended", codeLicenseSuspended: "refused_ended", codeLicenseExpired: "refused_ended",
+	codeLicenseInGrace: "refused_ended", codeLicenseNotStarted: "refused_ended",
+	codeProductMismatch: "refused_product", codeDeviceBlocked: "refused_blocked",
+	codeOfflineNotAllowed: "refused_offline", codeHeldOffline: "refused_held",
+	codeSeatLimit: "refused_seats", codeTransferLimit: "refused_transfers",
+}
+
+// showRefusal says on the page why a request was refused.
+func (p *activatePage) showRefusal(ref *refusal) {
+	p.Title, p.Text, p.Tone = "title_refused", cmp.Or(carriedRefusals[ref.code], "refused"), toneBad
+	for _, f := range ref.fields {
+		p.Wrong = append(p.Wrong, strings.TrimPrefix(f.Pointer, "#/"))
+	}
+	p.Wrong = slices.Compact(p.Wrong)
+}
+
+// activateRefused shows a refusal of the page as a whole. It is a refusalForm.
+func activateRefused(r *http.Request, ref *refusal, requestID string) *reply {
+	p := newActivatePage(r, "")
+	p.refuse(ref, requestID)
+	return activateTemplate.renderRefusal(ref.code.status, p)
+}
+
+func planModule(s *server) module {
+	return module{routes: []route{
+		{pattern: "GET /plans", scope: scopeLicenses, question: true,
+			endpoint: owned(s, readOnlyPage("pln"), s.listPlans)},
+		{pattern: "GET /plans/{id}", scope: scopeLicenses, refuses: "plan_not_found",
+			endpoint: owned(s, readNoMembers, s.getPlan)},
+		{pattern: "POST /plans", scope: scopeIssuing, creates: true, refuses: "not_an_issuer plan_limit_reached",
+			endpoint: owned(s, readNewPlan, s.createPlan)},
+		{pattern: "PATCH /plans/{id}", scope: scopeIssuing, refuses: "not_an_issuer plan_not_found plan_retired",
+			endpoint: owned(s, readPlanChange, s.updatePlan)},
+		{pattern: "POST /plans/{id}/retire", scope: scopeIssuing, noBody: true,
+			refuses: "not_an_issuer plan_not_found", endpoint: owned(s, readNoMembers, s.retirePlan)},
+		{pattern: "POST /plans/{id}/apply", scope: scopeIssuing, refuses: "not_an_issuer plan_not_found plan_changed",
+			endpoint: owned(s, readPlanApplication, s.applyPlan)},
+	}}
+}
+
+// List plans.
+//
+// They come newest first, retired ones included. A request has two seconds, waiting included.
+func (s *server) listPlans(ctx context.Context, _ *call, of owner, page pageQuery) (*list[*plan], error) {
+	return showRows(s.store.within(ctx).plans(of, page.before, page.limit))
+}
+
+// Show a plan.
+//
+// Another account's is not found.
+func (s *server) getPlan(_ context.Context, c *call, of owner, _ noMembers) (*plan, error) {
+	return s.store.plan(of, c.id())
+}
+
+// A newPlan is the request for a plan.
+type newPlan struct {
+	account string // whose licences are made from it; "": the caller's own
+	set     change
+}
+
+func readNewPlan(in *input) *newPlan {
+	// The account whose licences are made from it; the caller's own if it is left out.
+	account := in.text("account_id", optional, 64, isID("acct"))
+	return &newPlan{account, in.change(new(plan).members(), true)}
+}
+
+// Make a plan.
+//
+// A plan is a template of licences. A licence that is made with its id gets the terms that it has then.
+func (s *server) createPlan(ctx context.Context, c *call, of owner, r *newPlan) (*plan, error) {
+	account, err := issuedTo(c, of, r.account)
+	if err != nil {
+		return nil, err
+	}
+	return createAsIssuer(ctx, s, c, of, func(t *tx) (*plan, error) {
+		return createPlan(t, account, r.set, actorToken(c))
+	})
+}
+
+func readPlanChange(in *input) change { return in.change(new(plan).members(), false, "account_id") }
+
+// Change a plan.
+//
+// Its name and terms can be changed. Licences that were made from it keep theirs until it is applied.
+func (s *server) updatePlan(ctx context.Context, c *call, of owner, set change) (*plan, error) {
+	return createAsIssuer(ctx, s, c, of, func(t *tx) (*plan, error) {
+		return changePlan(t, of, c.id(), set, actorToken(c))
+	})
+}
+
+// Retire a plan.
+//
+// No more licences are made from it. Those that there are go on. Retiring it again changes nothing.
+func (s *server) retirePlan(ctx context.Context, c *call, of owner, _ noMembers) (*plan, error) {
+	return createAsIssuer(ctx, s, c, of, func(t *tx) (*plan, error) {
+		return retirePlan(t, of, c.id(), actorToken(c))
+	})
+}
+
+// A planApplication is what to apply of a plan, and to which of its licences.
+type planApplication struct {
+	asked planApplied
+	next  string // the id of the licence before; "": from the first on
+}
+
+func readPlanApplication(in *input) (r *planApplication) {
+	r = new(planApplication)
+	r.asked.DryRun = in.dryRun()
+	// The `revision` of the plan that is meant; required unless it is a dry run, which answers with it. If the plan has
+	// another one by now, nothing more is changed.
+	if n := in.number("revision", 1, maxCount); n != nil {
+		r.asked.Revision = *n
+	} else if !r.asked.DryRun && !in.has("revision") {
+		in.wrong("revision", "required", "This member is required: a dry run answers with it.")
+	}
+	r.next = in.text("next", optional, 64, isID("lic")) // `next` of the answer before; left out, it begins.
+	return r
+}
+
+// Apply a plan.
+//
+// Gives its terms to licences that were made from it, up to 5,000 a call and for about 10 seconds, each with an event
+// `license.updated`: `max_devices`, `max_transfers`, `grace_days`, `lease_hours`, `offline_days` and `entitlements`,
+// never dates, duration or trial. Licences that hold more seats than the plan allows are refused and keep all their
+// terms, and so do those whose rows can't be read; revoked ones are left alone. Begin with a dry run, and name its
+// `revision`. Call again with `next` until it is `null`.
+func (s *server) applyPlan(ctx context.Context, c *call, of owner, r *planApplication) (planApplied, error) {
+	return applyPlan(ctx, s.store, of, c.id(), r.asked, r.next, actorToken(c),
+		func(from *queries) error { return checkIssuer(from, c, of) })
 }

@@ -5,17 +5,22 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -482,4 +487,322 @@ func (o *outbound) literal(host string) (normal, code, detail string) {
 		return "", "ip_address_not_allowed", "The host must be a name, not an IP address."
 	}
 	return normal, "", ""
+}
+
+// What comes of a call to an outside system: an answer, or an *outboundError with its outcome. All clients of payment
+// providers and of books say what has happened by these outcomes; each only tells its vendor's own refusals from others
+// (classify).
+
+// An outboundRequest is one request to send.
+type outboundRequest struct {
+	method, url string
+	header      http.Header // User-Agent is added where there is none
+	body        []byte
+	largest     int64 // bytes of the answer's body that are read; 0: maxOutboundBody
+}
+
+// bodyText returns v as JSON, for the body of a request.
+func bodyText(v any) string { return strings.TrimSpace(string(encodeJSON(v))) }
+
+// An outboundAnswer is what came back.
+type outboundAnswer struct {
+	status int
+	header http.Header
+	body   []byte // at most outboundRequest.largest bytes, as they were sent: compressed ones stay so
+	inner  bool   // it came from an address that only -outbound-allow admits, so its body must not be shown
+}
+
+// ok reports whether the status is 2xx.
+func (a *outboundAnswer) ok() bool { return a.status >= 200 && a.status < 300 }
+
+// A vendorOutcome says what has become of a call that was not answered as it should be.
+type vendorOutcome int
+
+const (
+	vendorUnknown   vendorOutcome = iota // no usable answer: whether the vendor has acted is not known
+	vendorRefused                        // the vendor has not acted, and will not when the same is sent again
+	vendorMissing                        // vendorRefused, since what the call is about does not exist there
+	vendorOwnerGone                      // vendorRefused, until the owner of the connection connects it again
+	vendorDenied                         // the vendor refuses the keys or the access token
+	vendorBusy                           // the vendor asks to wait; with no status, the call was not made at all
+	vendorStale                          // the key replays an earlier failure: look, and then use another key
+)
+
+// The reasons of an outboundError that has no answer, and of one that can't be read.
+const (
+	outboundTimeout   = "timeout"
+	outboundNoAddress = "no_public_address" // the host has no address, or none that may be called
+	outboundNoConnect = "connection"        // refused, reset or closed without an answer
+	outboundTLS       = "tls"               // no TLS 1.2 or later, or a certificate that can't be verified
+	outboundTooLarge  = "answer_too_large"
+	outboundMalformed = "malformed_answer" // what came back is not HTTP/1.1, or not what was asked for
+	outboundRefused   = "address_refused"  // checkURL refuses the URL
+	outboundCanceled  = "canceled"         // the caller's context was canceled, or nothing may be called
+)
+
+// An outboundError says why a call was not answered as it should be.
+type outboundError struct {
+	outcome vendorOutcome
+	status  int           // of the answer; 0: there was none
+	reason  string        // one of the constants above, or a code of the vendor
+	detail  string        // for people, from the vendor's own message; "": none
+	ofOrder bool          // of a new attempt to pay: what is wrong is only in this order
+	wait    time.Duration // how long the vendor asks to wait; 0: it does not say
+	err     error         // why there is no answer; nil: there is one
+}
+
+func (e *outboundError) Error() string {
+	if e.err != nil {
+		return e.reason + ": " + e.err.Error()
+	}
+	text := e.reason
+	if e.status != 0 {
+		text = "the answer is " + e.reason
+	}
+	if e.detail != "" {
+		text += ": " + e.detail
+	}
+	return text
+}
+
+// Unwrap returns the error below.
+func (e *outboundError) Unwrap() error { return e.err }
+
+// final reports whether the vendor has not acted, and will not when the same is sent again.
+func (e *outboundError) final() bool {
+	return e.outcome == vendorRefused || e.outcome == vendorMissing || e.outcome == vendorOwnerGone
+}
+
+// noAnswer returns the error of a call that has no answer.
+func noAnswer(reason string, err error) *outboundError {
+	return &outboundError{reason: reason, err: err}
+}
+
+// malformedAnswer returns the error of an answer that can't be what was asked for, though its status says so.
+func malformedAnswer(status int) *outboundError {
+	return &outboundError{status: status, reason: outboundMalformed}
+}
+
+// vendorSaid returns the outcome of an error of a call; vendorUnknown: it is nil, or of something else.
+func vendorSaid(err error) vendorOutcome {
+	if failed, ok := errors.AsType[*outboundError](err); ok {
+		return failed.outcome
+	}
+	return vendorUnknown
+}
+
+// reasonOf returns the reason of an error of a call; "": it is nil, or of something else.
+func reasonOf(err error) string {
+	if failed, ok := errors.AsType[*outboundError](err); ok {
+		return failed.reason
+	}
+	return ""
+}
+
+// isMissing reports whether the vendor itself says that what a call is about does not exist. A 404 of a proxy in
+// between proves nothing: an entry that is taken as missing may be written again.
+func isMissing(err error) bool { return vendorSaid(err) == vendorMissing }
+
+// passingStatuses are the statuses below 500 that do not mean that the request itself is wrong, and say nothing about
+// whether it was carried out.
+var passingStatuses = []int{
+	http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests,
+}
+
+// outcome returns what HTTP says of an answer whose status is not 2xx. own reports whether the answer has the
+// vendor's own form: any other may be of a proxy in between, and proves nothing.
+func (a *outboundAnswer) outcome(own bool) vendorOutcome {
+	switch {
+	case a.status == http.StatusTooManyRequests:
+		return vendorBusy
+	case !own || a.status < 400 || a.status >= 500 || slices.Contains(passingStatuses, a.status):
+		return vendorUnknown
+	case a.status == http.StatusUnauthorized, a.status == http.StatusForbidden:
+		return vendorDenied
+	case a.status == http.StatusNotFound:
+		return vendorMissing
+	}
+	return vendorRefused
+}
+
+// ask is do for a client of a vendor: an answer whose status is not 2xx is an error, too, beside the answer. classify
+// sets the outcome and the reason of that error; before, they are vendorUnknown and a text such as "http_502". now is
+// the wall clock.
+func (o *outbound) ask(
+	ctx context.Context, q outboundRequest, now time.Time, classify func(*outboundAnswer, *outboundError),
+) (*outboundAnswer, error) {
+	answer, err := o.do(ctx, q)
+	if err != nil || answer.ok() {
+		return answer, err
+	}
+	failed := &outboundError{status: answer.status, reason: "http_" + strconv.Itoa(answer.status)}
+	failed.wait, _ = retryAfter(answer.header, now)
+	classify(answer, failed)
+	return answer, failed
+}
+
+// jittered returns d and up to a tenth more, at random, so that requests that failed together are not
+// retried together.
+func jittered(d time.Duration) time.Duration {
+	if d <= 0 {
+		return d
+	}
+	return d + rand.N(d/10+1)
+}
+
+// retryAfter returns how long from now an answer asks to wait, at most maxRetryAfter: its header
+// Retry-After, in seconds or as a date (RFC 9110, section 10.2.3). A date in the past is 0. It
+// reports false if there is none that can be read.
+func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
+	text := strings.TrimSpace(h.Get("Retry-After"))
+	if text != "" && strings.Trim(text, "0123456789") == "" {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if most := int64(maxRetryAfter / time.Second); err != nil || n > most { // err: it overflows an int64
+			n = most
+		}
+		return time.Duration(n) * time.Second, true
+	}
+	at, err := http.ParseTime(text)
+	if err != nil {
+		return 0, false
+	}
+	return min(max(at.Sub(now), 0), maxRetryAfter), true
+}
+
+// Whether calls fail for a reason that is this machine's or its network's, rather than that of who is called.
+
+// A callFault is why a call had no answer, if that may be the fault of this machine or its network; "": it had one.
+type callFault string
+
+const (
+	callDNS        callFault = "names of hosts can't be looked up"
+	callUnverified callFault = "no authority that is known here has signed the certificates"
+	callUnroutable callFault = "the network can't be reached"
+	callTimeout    callFault = "nothing answers in time"
+	callBroken     callFault = "connections are refused or broken"
+)
+
+// callFaults are the faults of calls, with what to do when most calls to different hosts fail alike.
+var callFaults = map[callFault]string{
+	callDNS:        "'getent hosts example.com' must print an address: look at /etc/resolv.conf",
+	callUnverified: "'apt-get install ca-certificates', then restart the service",
+	callUnroutable: "'ip route' must print a default route",
+	callTimeout:    "'curl -sI https://example.com' shows whether a firewall is in the way",
+	callBroken:     "'curl -sI https://example.com' shows whether a firewall is in the way",
+}
+
+// What the log and status say of calls.
+const (
+	callsFailAlike = "most calls to different hosts fail alike"
+	noRootsText    = "this machine knows no certificate authority, so nothing can be called over https"
+)
+
+// rootPlaces are the files and directories in which crypto/x509 looks for certificate authorities on Linux, unless
+// SSL_CERT_FILE and SSL_CERT_DIR name others.
+var rootPlaces = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+	"/etc/ssl/ca-bundle.pem", "/etc/pki/tls/cacert.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+	"/etc/ssl/cert.pem", "/etc/ssl/certs", "/etc/pki/tls/certs"}
+
+// noRoots reports whether this machine knows no certificate authority: all places are missing or empty. It reads no
+// certificate, since a start would take twice as long, and hold them in memory for good.
+func noRoots(getenv func(string) string) bool {
+	places := slices.Concat(strings.Split(getenv("SSL_CERT_DIR"), ":"), []string{getenv("SSL_CERT_FILE")})
+	if getenv("SSL_CERT_FILE") == "" || getenv("SSL_CERT_DIR") == "" {
+		places = append(places, rootPlaces...)
+	}
+	return !slices.ContainsFunc(places, func(place string) bool {
+		info, err := os.Stat(place)
+		if err != nil || !info.IsDir() {
+			return err == nil && info.Size() > 0
+		}
+		inside, _ := filepath.Glob(filepath.Join(place, "*"))
+		return len(inside) > 0
+	})
+}
+
+// faultOfCall returns the fault of a call that has ended with an error. says is false if the error tells nothing about
+// the network: that a name does not exist, or what the host or its owner is to blame for.
+func faultOfCall(err error) (fault callFault, says bool) {
+	var lookup *net.DNSError
+	var known *outboundError
+	errors.As(err, &known)
+	switch {
+	case errors.As(err, &lookup):
+		return callDNS, !lookup.IsNotFound
+	case errors.As(err, new(x509.UnknownAuthorityError)), errors.As(err, new(x509.SystemRootsError)):
+		return callUnverified, true
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETDOWN),
+		errors.Is(err, syscall.EPERM):
+		return callUnroutable, true
+	case known.reason == outboundTimeout:
+		return callTimeout, true
+	case known.reason == outboundNoConnect:
+		return callBroken, true
+	}
+	return "", known.reason == outboundTLS || known.reason == outboundTooLarge || known.reason == outboundMalformed
+}
+
+// hostOf returns the host of a URL without its port.
+func hostOf(normal string) string {
+	u, err := url.Parse(normal)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
+}
+
+const (
+	reachHosts  = 20               // how many hosts a reachability remembers, those that were called last
+	reachFor    = 15 * time.Minute // for how long it remembers them
+	reachLeast  = 3                // hosts that must fail alike before that is told
+	reachLasted = 10 * time.Second // for which they must have failed before that is told
+)
+
+// A reachability tells whether most calls to different hosts fail alike, which is the fault of this machine or its
+// network rather than theirs. It compares the last call to each of the reachHosts hosts that were called last.
+type reachability struct {
+	mu    sync.Mutex
+	calls []lastCall // the latest last
+	fault callFault  // with which most of them have failed; "": with none
+	since time.Time
+}
+
+type lastCall struct {
+	host  string
+	at    time.Time
+	fault callFault
+}
+
+// note records how a call has ended.
+func (r *reachability) note(host string, fault callFault) {
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls = slices.DeleteFunc(r.calls, func(c lastCall) bool { return c.host == host || now.Sub(c.at) > reachFor })
+	if len(r.calls) == reachHosts {
+		r.calls = slices.Delete(r.calls, 0, 1)
+	}
+	r.calls = append(r.calls, lastCall{host, now, fault})
+	found, counts := callFault(""), map[callFault]int{}
+	for _, c := range r.calls {
+		counts[c.fault]++
+	}
+	for known, n := range counts {
+		if known != "" && 2*n > len(r.calls) && (n >= reachLeast || known == r.fault) {
+			found = known
+		}
+	}
+	if found != r.fault {
+		r.fault, r.since = found, now
+	}
+}
+
+// failing returns the fault with which most calls have failed for reachLasted, and since when; "": there is none.
+func (r *reachability) failing() (fault callFault, since time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fault == "" || time.Since(r.since) < reachLasted {
+		return "", time.Time{}
+	}
+	return r.fault, r.since
 }

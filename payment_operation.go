@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"sort"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -661,4 +663,223 @@ func (w *paymentWorker) startDue(ctx context.Context) {
 			}
 		})
 	}
+}
+
+// The methods by which guests pay online: what each of them can do, and which of them may be offered for an order.
+
+// A payingMethod is what there is to know of a method by which guests pay at a provider.
+type payingMethod struct {
+	name          string
+	provider      string
+	capturedFirst bool          // it is captured by being paid: there is no reservation
+	early         bool          // it may be captured before the goods are handed over
+	refunds       time.Duration // how long after its capture it can be given back; 0: no limit of ours
+}
+
+// payingMethodList are all of them, local ones first: TWINT is paid in Swiss francs only, Vipps MobilePay in the
+// currencies of its countries only.
+var payingMethodList = []payingMethod{
+	{methodTwint, providerStripe, true, true, days(180)},
+	{methodMobile, providerVipps, false, false, 0},
+	{methodCard, providerStripe, false, true, 0},
+}
+
+// cardReservation is how long the money of a card is reserved where its provider does not say when that ends.
+const cardReservation = 7 * 24 * time.Hour
+
+// findMethod returns the method with a name; the zero payingMethod for any other way of paying.
+func findMethod[T ~string](name T) payingMethod {
+	for _, m := range payingMethodList {
+		if m.name == string(name) {
+			return m
+		}
+	}
+	return payingMethod{}
+}
+
+// capturedFirst reports whether the attempt is captured by being paid.
+func (p *payment) capturedFirst() bool { return findMethod(p.Method).capturedFirst }
+
+// lapses returns when the attempt's reservation ends if the provider has not said so; zero: it has none.
+func (p *payment) lapses(now stamp) stamp {
+	switch {
+	case !p.CaptureBefore.IsZero(), p.capturedFirst():
+		return p.CaptureBefore
+	case p.AuthorizedAt.IsZero():
+		return now.after(cardReservation)
+	}
+	return p.AuthorizedAt.after(cardReservation)
+}
+
+// endsEarly reports whether a reservation that ends at a moment ends before the order is wanted.
+func (o *order) endsEarly(reserved time.Time) bool {
+	return !o.WantedAt.IsZero() && reserved.Before(o.WantedAt.Time)
+}
+
+// offers reports whether guests can pay by a method with the connection.
+func (c *paymentConnection) offers(m payingMethod) bool {
+	switch {
+	case m.provider != c.Provider:
+		return false
+	case len(c.Methods) == 0:
+		return m.name == providerOf(c.Provider).methods[0]
+	}
+	return slices.Contains(c.Methods, m.name)
+}
+
+// setMethods sets the methods of a connection. Errors: one for people, if its provider does not have one of them.
+func (c *paymentConnection) setMethods(names []string) error {
+	known := providerOf(c.Provider).methods
+	for i, name := range names {
+		if !slices.Contains(known, name) || slices.Contains(names[:i], name) {
+			return fmt.Errorf("-methods: %s has %s, each named once", c.Provider, strings.Join(known, " and "))
+		}
+	}
+	c.Methods = names
+	return nil
+}
+
+// What a guest is to know of a method beside its name (offeredMethod.Note): keys of texts.
+const (
+	noteChargedNow      = "charged_now"           // and given back if the restaurant declines
+	noteChargedAccepted = "charged_on_acceptance" // by the restaurant
+	noteChargedHandover = "charged_on_handover"   // and reserved until then
+)
+
+// An offeredMethod is a method by which a guest may pay an order.
+type offeredMethod struct {
+	Method string
+	Note   string // when the guest is charged: noteChargedNow, …
+}
+
+// methodsFor returns the methods by which an order can be paid, those that are local to its currency first.
+func (p *payments) methodsFor(o *order) ([]offeredMethod, error) {
+	offered := []offeredMethod{}
+	if p.off() {
+		return offered, nil
+	}
+	conns, err := p.store.usedConnections(o.AccountID)
+	if err != nil {
+		return nil, fmt.Errorf("find the connections of an account: %w", err)
+	}
+	settings, err := p.store.settings(o.AccountID)
+	if err != nil {
+		return nil, err
+	}
+	now := p.now()
+	for _, m := range payingMethodList {
+		c := p.connectionOf(conns, o, m, now)
+		switch {
+		case c == nil:
+			continue
+		case m.capturedFirst:
+			offered = append(offered, offeredMethod{m.name, noteChargedNow})
+			continue
+		}
+		note, reserved := noteChargedHandover, now.Add(p.providers[c.Provider].reserves(o.Currency))
+		if m.early && (settings.CaptureOn == captureOnAccept || o.endsEarly(reserved)) {
+			note = noteChargedAccepted
+		}
+		offered = append(offered, offeredMethod{m.name, note})
+	}
+	return offered, nil
+}
+
+// connectionOf returns the connection by which an order can be paid by a method at now, nil if there is none. A
+// method that must fail is never offered: the provider does not take the amount or the currency, or its reservation
+// would end before the order is wanted, and it forbids capture before that.
+func (p *payments) connectionOf(
+	conns []*paymentConnection, o *order, m payingMethod, now time.Time,
+) *paymentConnection {
+	for _, c := range conns {
+		client := p.providers[c.Provider]
+		if client == nil || !c.offers(m) || !client.takes(m.name, o.Currency, o.Total) {
+			continue
+		}
+		if m.early || !o.endsEarly(now.Add(client.reserves(o.Currency))) {
+			return c
+		}
+	}
+	return nil
+}
+
+// What providers report of what they pay out (contract, section 12). The clients only read and name; payout.go
+// keeps what they say, and payout.go judges it.
+
+// What comes of a payout, as its provider calls it, and as its states are called.
+const (
+	payoutPaid     = "paid"
+	payoutFailed   = "failed"
+	payoutCanceled = "canceled"
+)
+
+// A payoutReport is one payout, as its provider reports it.
+type payoutReport struct {
+	providerID string // unique at the provider
+	amount     int64  // in the minor unit; negative: the provider takes it
+	currency   string
+	arrival    string // the date on which it arrives, as far as the provider knows
+	automatic  bool   // no: somebody has asked for it, so the provider does not tell what is in it
+	method     string // standard or instant; "": the provider does not say
+	status     string // the provider's own word; payoutPaid, payoutFailed and payoutCanceled mean that
+	complete   bool   // what is in it can be read, and does not change any more
+}
+
+// The categories of the rows of a provider's ledger.
+const (
+	rowPayment    = "payment"    // captured, or taken back of that
+	rowRefund     = "refund"     // given back, or put back since that has failed
+	rowDispute    = "dispute"    // taken for a dispute, or put back
+	rowFee        = "fee"        // kept by the provider, beside what it keeps of other rows
+	rowReserve    = "reserve"    // withheld, or returned of that
+	rowReturned   = "returned"   // an earlier payout that did not arrive
+	rowCorrection = "correction" // by the provider or the account there, which says nothing of orders
+	rowUnknown    = "unknown"    // of a kind that we do not know
+)
+
+// A payoutCategory is what a row of a payout is. `payment`: captured, or taken back of that. `refund`: given
+// back, or put back since that has failed. `dispute`: taken for a dispute, or put back. `fee`: kept by the
+// provider beside what it keeps of other rows. `reserve`: withheld, or returned of that. `returned`: an earlier
+// payout that did not arrive. `correction`: by the provider or the account there. `unknown`: of a kind that this
+// service does not know.
+type payoutCategory string
+
+// A payoutMethod is how what is in a payout was paid; `null`: it is of no payment of the account's.
+type payoutMethod string
+
+var (
+	_ = declareWords[payoutCategory](rowPayment, rowRefund, rowDispute, rowFee, rowReserve, rowReturned, rowCorrection,
+		rowUnknown)
+	_ = declareWords[payoutMethod](methodCard, methodMobile, methodTwint)
+)
+
+// A ledgerRow is one movement of money in a provider's ledger. Amounts are in the minor unit, and negative for what
+// was taken; what remains of it is amount - fee - tax. Of rowFee all is fee or tax, and the amount is 0.
+type ledgerRow struct {
+	id       string // unique in its payout
+	category string // rowPayment, …
+	kind     string // the provider's own name
+	amount   int64
+	fee, tax int64
+	currency string
+	at       time.Time
+
+	// What it is about: the attempt by our id or by the provider's (payment.IntentID), and the provider's id of a
+	// refund or a dispute, or of the payout that has come back. "": unknown.
+	paymentID, intentID, source string
+
+	// The payout that this row schedules, with what came since the one before in the same currency. The row itself is
+	// not in it. nil: another row.
+	schedules *payoutReport
+}
+
+// net returns what a row adds to a balance.
+func (r *ledgerRow) net() int64 { return r.amount - r.fee - r.tax }
+
+// A payoutNews is what a provider tells of what it pays out.
+type payoutNews struct {
+	payouts []payoutReport // payouts, as they are now, whose rows are read by provider.payoutRows
+	rows    []ledgerRow    // rows of a ledger that schedules payouts itself, the earliest first, each once
+	cursor  string         // from where it goes on the next time
+	more    bool           // there is more at once
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -588,4 +589,384 @@ func writeFact(t *tx, p *paidOrder, f *revenueFact) error {
 		t.addSum(day, f, sum)
 	}
 	return nil
+}
+
+// The calendar of business days. Day d of an account ends at its cut-off on the local date after d, where
+// the next one begins: so a night's orders belong to the evening. Days have no gaps and no overlaps,
+// whatever happens to clocks, time zones and cut-offs.
+
+// A zoneSpan is a time zone and a cut-off that an account has from a business day on.
+type zoneSpan struct {
+	From   businessDate
+	Zone   string
+	CutOff string // "04:00"
+}
+
+// firstDate is before all business days.
+const firstDate businessDate = "0001-01-01"
+
+// A businessCalendar knows which business day of an account a time belongs to.
+type businessCalendar struct {
+	spans []calendarSpan // in order; the first one also covers all days before it
+}
+
+// A calendarSpan is a parsed zoneSpan.
+type calendarSpan struct {
+	from   businessDate
+	zone   *time.Location
+	cutOff time.Duration // after midnight, by wall clocks
+}
+
+// newCalendar makes a calendar of spans in order of their first days; there is at least one.
+func newCalendar(spans ...zoneSpan) (*businessCalendar, error) {
+	c := &businessCalendar{}
+	for _, s := range spans {
+		zone, err := loadZone(s.Zone)
+		if err != nil {
+			return nil, fmt.Errorf("load the time zone %q: %w", s.Zone, err)
+		}
+		at, err := time.Parse("15:04", s.CutOff)
+		if err != nil {
+			return nil, fmt.Errorf("parse the cut-off %q: %w", s.CutOff, err)
+		}
+		cutOff := time.Duration(at.Hour())*time.Hour + time.Duration(at.Minute())*time.Minute
+		c.spans = append(c.spans, calendarSpan{s.From, zone, cutOff})
+	}
+	return c, nil
+}
+
+// businessCalendar returns the calendar of an account.
+func (q *queries) businessCalendar(accountID string) (*businessCalendar, error) {
+	spans, err := q.zonesOf(accountID)
+	if err != nil {
+		return nil, err
+	}
+	if len(spans) == 0 {
+		settings, err := q.settings(accountID)
+		if err != nil {
+			return nil, err
+		}
+		spans = []zoneSpan{{firstDate, settings.Zone, settings.CutOff}}
+	}
+	return newCalendar(spans...)
+}
+
+// isBusinessDate reports whether a text is a date, as "2026-11-22".
+func isBusinessDate(s string) bool {
+	_, err := time.Parse(time.DateOnly, s)
+	return err == nil
+}
+
+// checkBusinessDate is a textCheck for a business day.
+var checkBusinessDate = &textCheck{format: "date", of: func(s string) (code, detail string) {
+	if day, err := time.Parse(time.DateOnly, s); err != nil || day.Year() < 1970 || day.Year() > lastYear {
+		return "invalid_date", "This must be a date: YYYY-MM-DD."
+	}
+	return "", ""
+}}
+
+// midnight returns the start of a date, by a clock that shows UTC; the zero time if the date is malformed.
+func midnight(date businessDate) time.Time {
+	t, _ := time.Parse(time.DateOnly, date)
+	return t
+}
+
+// dateAfter returns the date after another.
+func dateAfter(date businessDate) businessDate {
+	return midnight(date).AddDate(0, 0, 1).Format(time.DateOnly)
+}
+
+// dateBefore returns the date before another.
+func dateBefore(date businessDate) businessDate {
+	return midnight(date).AddDate(0, 0, -1).Format(time.DateOnly)
+}
+
+// lookAround is how many days the business day of a time can be away from its date in UTC: zones are up to 16
+// hours from UTC, and a cut-off is up to 24 hours after midnight. A change of zone may move days by that much.
+const lookAround = 4
+
+// dateOf returns the business day of a time: the first one that ends after it. Of two times the later one
+// never has the earlier day.
+func (c *businessCalendar) dateOf(t time.Time) businessDate {
+	date := t.UTC().Truncate(24*time.Hour).AddDate(0, 0, -lookAround)
+	for !t.Before(c.cutOff(date)) {
+		date = date.AddDate(0, 0, 1)
+	}
+	return date.Format(time.DateOnly)
+}
+
+// endOf returns when a business day ends, which is when the next one begins. If a change of the time zone leaves
+// no time to a day, it ends when it begins.
+func (c *businessCalendar) endOf(date businessDate) time.Time {
+	day := midnight(date)
+	end := c.cutOff(day)
+	for range lookAround {
+		day = day.AddDate(0, 0, -1)
+		if earlier := c.cutOff(day); earlier.After(end) {
+			end = earlier
+		}
+	}
+	return end.UTC()
+}
+
+// startOf returns when a business day begins.
+func (c *businessCalendar) startOf(date businessDate) time.Time {
+	return c.endOf(dateBefore(date))
+}
+
+// finalAt returns when a business day becomes final: after that, nothing that happened on it is waited for.
+func (c *businessCalendar) finalAt(date businessDate) time.Time {
+	return c.endOf(date).Add(revenueGrace)
+}
+
+// cutOff returns when wall clocks first show the cut-off of a day, or a later time if they skip the cut-off.
+func (c *businessCalendar) cutOff(day time.Time) time.Time {
+	date := day.Format(time.DateOnly)
+	span := c.spans[0]
+	for _, s := range c.spans[1:] {
+		if s.from <= date {
+			span = s
+		}
+	}
+	return firstShown(day.AddDate(0, 0, 1).Add(span.cutOff), span.zone)
+}
+
+// farthestZone is more than any zone is from UTC.
+const farthestZone = 26 * time.Hour
+
+// firstShown returns the first moment at which clocks in a zone show a time, given as if it were UTC, or a
+// later one: of a time that is shown twice, the first; of one that is skipped, the moment of the change.
+func firstShown(wall time.Time, zone *time.Location) time.Time {
+	moment := wall.Add(-farthestZone).In(zone)
+	for {
+		_, offset := moment.Zone()
+		_, end := moment.ZoneBounds()
+		if !end.IsZero() && !end.After(moment) { // package time gives such an end on December 31 of some leap years
+			end = moment.Add(days(1))
+		}
+		shown := wall.Add(-time.Duration(offset) * time.Second)
+		if shown.Before(moment) { // skipped by the change at this moment
+			return moment
+		}
+		if end.IsZero() || shown.Before(end) {
+			return shown.In(zone)
+		}
+		moment = end
+	}
+}
+
+// changeZone is called when the settings of an account change. It keeps the time zone and the cut-off of the days
+// so far: new ones apply from the next business day on. An account without revenue has none to keep.
+func changeZone(t *tx, accountID string, before, after accountSettings) error {
+	if before.Zone == after.Zone && before.CutOff == after.CutOff {
+		return nil
+	}
+	has, err := t.hasFacts(accountID)
+	if err != nil {
+		return err
+	}
+	if !has {
+		t.removeZones(accountID, firstDate)
+		return nil
+	}
+	spans, err := t.zonesOf(accountID)
+	if err != nil {
+		return err
+	}
+	if len(spans) == 0 {
+		spans = []zoneSpan{{firstDate, before.Zone, before.CutOff}}
+		t.addZone(accountID, spans[0])
+	}
+	calendar, err := newCalendar(spans...)
+	if err != nil {
+		return err
+	}
+	from := dateAfter(calendar.dateOf(t.exact))
+	t.removeZones(accountID, from)
+	spans = slices.DeleteFunc(spans, func(s zoneSpan) bool { return s.From >= from })
+	if last := spans[len(spans)-1]; last.Zone == after.Zone && last.CutOff == after.CutOff {
+		return nil // changed back
+	}
+	t.addZone(accountID, zoneSpan{from, after.Zone, after.CutOff})
+	return nil
+}
+
+// All SQL about revenue days.
+
+// zonesOf returns the time zones and cut-offs of an account, with the business days from which they apply, in
+// order; none if those of its settings apply to all days.
+func (q *queries) zonesOf(accountID string) ([]zoneSpan, error) {
+	return collect(q, `SELECT from_date, zone, cut_off FROM account_zones WHERE account_id = ? ORDER BY from_date`,
+		[]any{accountID}, func(s *zoneSpan) []any { return []any{&s.From, &s.Zone, &s.CutOff} })
+}
+
+// addZone writes the business day from which a time zone and a cut-off of an account apply.
+func (t *tx) addZone(accountID string, s zoneSpan) {
+	t.exec(`INSERT INTO account_zones (account_id, from_date, zone, cut_off) VALUES (?, ?, ?, ?)`,
+		accountID, s.From, s.Zone, s.CutOff)
+}
+
+// removeZones removes the time zones of an account that apply from a business day or a later one.
+func (t *tx) removeZones(accountID string, from businessDate) {
+	t.exec(`DELETE FROM account_zones WHERE account_id = ? AND from_date >= ?`, accountID, from)
+}
+
+// hasFacts reports whether anything was ever recorded for an account.
+func (q *queries) hasFacts(accountID string) (has bool, err error) {
+	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM revenue_facts WHERE account_id = ?)`, accountID)
+}
+
+// accountsWithRevenue returns up to limit accounts for which something was ever recorded, that with the given id
+// first, and others by name.
+func (q *queries) accountsWithRevenue(first string, limit int) ([]account, error) {
+	return accountTable.all(q, `WHERE EXISTS (SELECT 1 FROM revenue_days d WHERE d.account_id = a.id)
+		ORDER BY a.id <> ?, a.name, a.id LIMIT ?`, first, limit)
+}
+
+// unrecordedRevenue is the orders of the backlog.
+var unrecordedRevenue = trouble{kind: "revenue_waits", urgency: sameDay, money: true, one: "$n order has revenue",
+	many: "$n orders have revenue", advice: " that can't be recorded: 'widgetd check' says why of $id",
+	query: `SELECT NULL AS since, order_id AS id FROM revenue_backlog`}
+
+// backlog returns the ids of up to limit orders of the backlog, in their order, after the id after.
+func (q *queries) backlog(after string, limit int64) ([]string, error) {
+	return q.texts(`SELECT order_id FROM revenue_backlog WHERE order_id > ? ORDER BY order_id LIMIT ?`, after, limit)
+}
+
+// addBacklog adds an order to the backlog, unless it is there.
+func (t *tx) addBacklog(orderID string) {
+	t.exec(`INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (?)`, orderID)
+}
+
+// leaveBacklog takes an order out of the backlog.
+func (t *tx) leaveBacklog(orderID string) {
+	t.exec(`DELETE FROM revenue_backlog WHERE order_id = ?`, orderID)
+}
+
+// paidOrder returns an order with everything that its revenue depends on. Errors: errOrder.
+func (t *tx) paidOrder(id string) (p *paidOrder, err error) {
+	p = &paidOrder{}
+	if p.order, err = t.order(anyAccount, id); err != nil {
+		return nil, err
+	}
+	if p.PaymentID != nil && !p.paidOutside() {
+		if p.payment, err = orNil(t.payment(*p.PaymentID)); err != nil {
+			return nil, err
+		}
+	}
+	if p.payment != nil {
+		if p.test, err = orNil(oneValue[bool](t.queries, `SELECT live = 0 FROM payment_connections WHERE id = ?`,
+			p.payment.ConnectionID)); err != nil {
+			return nil, err
+		}
+	}
+	if p.refunds, err = t.refundsOf(id); err != nil {
+		return nil, err
+	}
+	if p.disputes, err = t.disputesOf(id); err != nil {
+		return nil, err
+	}
+	facts, err := t.factsOf(id)
+	for i := range facts {
+		p.record(&facts[i])
+	}
+	return p, err
+}
+
+// factTable describes the table revenue_facts.
+var factTable = newTable("revenue_facts", "r", func(f *revenueFact) []field {
+	return []field{{"seq", &f.Seq}, {"account_id", &f.AccountID}, {"order_id", &f.OrderID}, {"source", &f.Source},
+		{"currency", &f.Currency}, {"date", &f.Date}, {"own_date", &f.OwnDate}, {"at", &f.At}, {"method", &f.Method},
+		{"test", &f.Test}, {"figures", jsonColumn[[]figure]{&f.Figures}}}
+})
+
+// factsOf returns the facts of an order, in order of writing.
+func (q *queries) factsOf(orderID string) ([]revenueFact, error) {
+	return factTable.all(q, `WHERE r.order_id = ? ORDER BY r.seq`, orderID)
+}
+
+// lateFacts returns up to limit facts that count on a day and happened on an earlier one, the earliest
+// day's first.
+func (q *queries) lateFacts(accountID string, date businessDate, currency string, limit int) ([]revenueFact, error) {
+	return factTable.all(q, `WHERE r.account_id = ? AND r.date = ? AND r.own_date < ? AND r.currency = ?
+		ORDER BY r.own_date, r.seq LIMIT ?`, accountID, date, date, currency, limit)
+}
+
+// addFact inserts a fact.
+func (t *tx) addFact(f *revenueFact) {
+	t.exec(`INSERT INTO revenue_facts (account_id, order_id, source, currency, date, own_date, at, method,
+		test, figures) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		f.AccountID, f.OrderID, f.Source, f.Currency, f.Date, f.OwnDate, f.At, f.Method, f.Test,
+		jsonColumn[[]figure]{&f.Figures})
+}
+
+// addRevenueDay inserts the row of a day on which something counts, unless it exists.
+func (t *tx) addRevenueDay(day accountDay) {
+	t.exec(`INSERT OR IGNORE INTO revenue_days (account_id, date, currency) VALUES (?, ?, ?)`,
+		day.account, day.date, day.currency)
+}
+
+// addSum adds a figure of a fact to the sums of a day.
+func (t *tx) addSum(day accountDay, f *revenueFact, sum figure) {
+	t.exec(`INSERT INTO revenue_sums
+		(account_id, date, currency, method, test, what, rate, group_name, gross, vat)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (account_id, date, currency, method, test, what, rate, group_name) DO UPDATE SET
+		gross = gross + excluded.gross, vat = vat + excluded.vat`,
+		day.account, day.date, day.currency, f.Method, f.Test, sum.What, sum.Rate, sum.Group, sum.Gross, sum.VAT)
+}
+
+// dayGroups returns the groups that the sums of a day have.
+func (t *tx) dayGroups(day accountDay) ([]string, error) {
+	return t.texts(`SELECT DISTINCT group_name FROM revenue_sums
+		WHERE account_id = ? AND date = ? AND currency = ? AND group_name <> ''`,
+		day.account, day.date, day.currency)
+}
+
+// revenueSums returns the sums of a business day that are not 0, by way of paying, kind, rate and group.
+func (q *queries) revenueSums(accountID string, date businessDate, currency string) ([]revenueSum, error) {
+	return collect(q, `SELECT method, test, what, rate, group_name, gross, vat FROM revenue_sums
+		WHERE account_id = ? AND date = ? AND currency = ? AND (gross <> 0 OR vat <> 0)
+		ORDER BY method, test, what, rate, group_name`, []any{accountID, date, currency}, (*revenueSum).dest)
+}
+
+func (s *revenueSum) dest() []any {
+	return []any{&s.Method, &s.Test, &s.What, &s.Rate, &s.Group, &s.Gross, &s.VAT}
+}
+
+// revenueDayKeys returns the business days of an account from one date to another on which something
+// counts, in order of date and currency.
+func (q *queries) revenueDayKeys(accountID string, from, to businessDate) ([]revenueDayKey, error) {
+	return collect(q, `SELECT date, currency, frozen_at FROM revenue_days
+		WHERE account_id = ? AND date BETWEEN ? AND ? ORDER BY date, currency`, []any{accountID, from, to},
+		func(k *revenueDayKey) []any { return []any{&k.Date, &k.Currency, &k.FrozenAt} })
+}
+
+// freezeDay freezes a business day, so that nothing is added to it any more. A frozen one stays as it is.
+func (t *tx) freezeDay(accountID string, date businessDate, currency string) {
+	t.exec(`INSERT INTO revenue_days (account_id, date, currency, frozen_at) VALUES (?, ?, ?, ?)
+		ON CONFLICT (account_id, date, currency) DO UPDATE SET frozen_at = excluded.frozen_at
+		WHERE frozen_at IS NULL`, accountID, date, currency, t.now)
+}
+
+// frozenDay returns since when a business day is frozen; the zero stamp if it is not.
+func (q *queries) frozenDay(accountID string, date businessDate, currency string) (at stamp, err error) {
+	return orNil(oneValue[stamp](q, `SELECT frozen_at FROM revenue_days
+		WHERE account_id = ? AND date = ? AND currency = ?`, accountID, date, currency))
+}
+
+// A daySum is a sum of a day and a currency, over all rates and groups.
+type daySum struct {
+	date     businessDate
+	currency string
+	revenueSum
+}
+
+// daySums returns the sums of the business days of an account from one date to another, by way of paying and kind.
+func (q *queries) daySums(accountID string, from, to businessDate) ([]daySum, error) {
+	return collect(q, `SELECT date, currency, method, test, what, sum(gross), sum(vat) FROM revenue_sums
+		WHERE account_id = ? AND date BETWEEN ? AND ? GROUP BY account_id, date, currency, method, test, what`,
+		[]any{accountID, from, to}, func(s *daySum) []any {
+			return []any{&s.date, &s.currency, &s.Method, &s.Test, &s.What, &s.Gross, &s.VAT}
+		})
 }

@@ -1,13 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"crypto/sha512"
+	"embed"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 )
@@ -527,4 +536,373 @@ func amount(lang pageLanguage, n int64, noun string) string {
 		noun += "s"
 	}
 	return fmt.Sprintf(textsByLanguage[lang]().Picture[noun], lang.number(n))
+}
+
+// The script that a page includes to show a widget, web/widget.js, and the line that includes it. The
+// script carries the base address, so its hash is the installation's own.
+
+// Beside the present script, web/ may have those that earlier releases had, as widget_2.js: pages name
+// them by their hashes, and would stop counting if they went away.
+//
+//go:embed web/widget*.js
+var scriptFiles embed.FS
+
+const (
+	scriptPath    = "/widget.js"
+	scriptCaching = "public, max-age=3600"                // of the present script
+	hashedCaching = "public, max-age=31536000, immutable" // of the paths with a hash
+)
+
+// A widgetScript is the script as it is served.
+type widgetScript struct {
+	path      string // at the root, with a part of the text's hash: another text has another path
+	integrity string // the hash, as an attribute of the script element has it (W3C Subresource Integrity)
+	text      []byte
+}
+
+// newWidgetScript makes the script from a source and a base address. The address needs no escaping in a
+// JavaScript string (parseBaseURL).
+func newWidgetScript(source []byte, base string) widgetScript {
+	text := bytes.ReplaceAll(stripScript(source), []byte("{{base}}"), []byte(base))
+	short, long := sha256.Sum256(text), sha512.Sum384(text)
+	return widgetScript{path: "/widget-" + hex.EncodeToString(short[:6]) + ".js",
+		integrity: "sha384-" + base64.StdEncoding.EncodeToString(long[:]), text: text}
+}
+
+// stripScript returns a script without its empty lines, its comment lines and its indentation. It does not
+// understand comments after code, or strings over several lines: the source must have none.
+func stripScript(source []byte) []byte {
+	var stripped []byte
+	for line := range bytes.Lines(source) {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 && !bytes.HasPrefix(line, []byte("//")) {
+			stripped = append(append(stripped, line...), '\n')
+		}
+	}
+	return stripped
+}
+
+// presentScript returns the script of this version for a base address.
+func presentScript(base string) (widgetScript, error) {
+	source, err := scriptFiles.ReadFile("web" + scriptPath)
+	return newWidgetScript(source, base), err
+}
+
+// A scriptAPI serves the script: the present one at a path that never changes; and this one and earlier
+// ones, each for every base address, at paths that contain their hashes.
+type scriptAPI struct {
+	*server
+	files atomic.Pointer[map[string]*staticFile] // by path
+}
+
+func scriptModule(s *server) module {
+	a := &scriptAPI{server: s}
+	return module{roots: []rootPath{
+		{path: scriptPath, more: a.prepare, open: true, page: true, serve: a.serveScript},
+	}}
+}
+
+// prepare makes the scripts for the base addresses, the current one first, and returns the paths with
+// hashes.
+func (a *scriptAPI) prepare(bases []baseAddress) (paths []string, err error) {
+	names, err := scriptFiles.ReadDir("web")
+	if err != nil {
+		return nil, err
+	}
+	const javaScript = "text/javascript; charset=utf-8"
+	files := map[string]*staticFile{}
+	for i, base := range bases {
+		for _, name := range names {
+			source, err := scriptFiles.ReadFile("web/" + name.Name())
+			if err != nil {
+				return nil, err
+			}
+			script := newWidgetScript(source, base.URL)
+			files[script.path] = newStaticFile(javaScript, hashedCaching, script.text)
+			paths = append(paths, script.path)
+			if i == 0 && "/"+name.Name() == scriptPath {
+				files[scriptPath] = newStaticFile(javaScript, scriptCaching, script.text)
+			}
+		}
+	}
+	a.files.Store(&files)
+	return paths, nil
+}
+
+// serveScript sends the script of a path.
+func (a *scriptAPI) serveScript(w *response, r *http.Request) {
+	f := (*a.files.Load())[r.URL.Path]
+	if f == nil { // the base addresses have just changed
+		a.pathNotFound(w, r)
+		return
+	}
+	w.Header().Set("Cross-Origin-Resource-Policy", "cross-origin") // pages with COEP require it of all they load
+	a.sendStatic(w, r, f)
+}
+
+// A snippet is what a partner needs to put a widget into a page.
+type snippet struct {
+	Widget    string            `json:"widget"`
+	HTML      string            `json:"html"`      // the line to paste
+	Script    string            `json:"script"`    // the address in it
+	Integrity string            `json:"integrity"` // hash of the script there
+	Latest    string            `json:"latest"`    // the address of whatever script is the present one
+	Policy    map[string]string `json:"csp"`       // what a Content-Security-Policy must allow, by directive
+	Origins   []string          `json:"origins"`   // of the widget's account: the sites that may use it
+}
+
+// newSnippet makes the snippet of a widget for a base address.
+func newSnippet(widgetID, base string) (*snippet, error) {
+	script, err := presentScript(base)
+	if err != nil {
+		return nil, err
+	}
+	normal, prefix, err := parseBaseURL(base)
+	if err != nil {
+		return nil, err
+	}
+	root := strings.TrimSuffix(normal, prefix)
+	return &snippet{
+		Widget: widgetID,
+		HTML: fmt.Sprintf(`<script async src="%s%s" data-widget="%s" integrity="%s" crossorigin="anonymous"></script>`,
+			root, script.path, widgetID, script.integrity),
+		Script: root + script.path, Integrity: script.integrity, Latest: root + scriptPath,
+		Policy:  map[string]string{"script-src": root, "connect-src": root, "img-src": root},
+		Origins: []string{},
+	}, nil
+}
+
+// text returns the line with comments, all of which can be pasted into a page.
+func (s *snippet) text() string {
+	return strings.NewReplacer("{html}", s.HTML, "{latest}", s.Latest, "{root}", s.Policy["script-src"]).Replace(
+		`<!-- The widget. Where a Content-Security-Policy is sent, it must have:
+     script-src {root}; connect-src {root}; img-src {root}
+     This line always loads the same script. For one that changes with the service, use
+     {latest} without integrity. -->
+{html}`)
+}
+
+// widgetSnippet prints what a partner pastes into a page.
+func widgetSnippet(e *env) error {
+	return e.asOperator(nil, func(o *routeCaller) error {
+		st := o.server.store
+		w, err := st.widget(e.args[0])
+		if err != nil {
+			return err
+		}
+		s, err := newSnippet(w.ID, o.server.routing.Load().bases[0].URL)
+		if err != nil {
+			return err
+		}
+		origins, err := st.origins(ownedBy(w.AccountID))
+		if err != nil {
+			return err
+		}
+		for _, o := range origins {
+			s.Origins = append(s.Origins, o.Origin)
+		}
+		if len(s.Origins) == 0 {
+			owner, err := st.accountWord(w.AccountID)
+			if err != nil {
+				return err
+			}
+			e.note("no site may use this widget yet: add the site's origin with "+
+				"'widgetd origin add https://www.example.com -account %s'\n", owner)
+		}
+		return e.printAsIs(s, s.text())
+	})
+}
+
+// The options of these commands.
+var (
+	optPublicOrders = option{name: "public-orders",
+		help: "show the widget's orders to everybody, not only to callers with a token"}
+	optWidget = option{name: "widget", value: "WIDGET", member: "widget",
+		help: "show one widget, with its items and pages; by default all"}
+	optInterval = option{name: "interval", value: "UNIT", def: "day", member: "interval", reads: asInterval,
+		help: "what a bar covers; weeks begin on Monday", words: func() []string { return asTexts(statsIntervals) }}
+	optTimezone = option{name: "timezone", value: "ZONE", def: "UTC", member: "timezone",
+		help: "time zone in which days begin, like Europe/Zurich"}
+)
+
+// The operator's commands on widgets.
+var widgetCommands = []command{
+	{"widget add", "NAME", "add a widget",
+		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, widgetAdd},
+	{"widget snippet", "WIDGET", "print the line to paste into a page, and what its Content-Security-Policy must allow",
+		nil, widgetSnippet},
+	{"widget rename", "WIDGET NAME", "give a widget another name", nil, widgetRename},
+	{"widget remove", "WIDGET", "remove a widget with everything that it counted",
+		[]option{optUnasked.says("do not ask; where nobody can be asked, remove it although it has counted something")},
+		widgetRemove},
+	{"widget stats", "", "show what widgets counted, with a bar for each day",
+		[]option{optWidget, optFromDay, optToDay, optInterval, optTimezone}, statsShow},
+}
+
+// The list of widgets.
+var widgetRouteCommands = []routeCommand{
+	{name: "widget list", help: "list widgets, oldest first",
+		options: []option{optOfAccount},
+		rows: &listCommand{short: true, prefix: "wgt", pages: wholeTable((*queries).widgets),
+			columns: "ID NAME PUBLIC-ORDERS=public_orders CREATED=created_at ACCOUNT=account_id"}},
+}
+
+func widgetAdd(e *env) error {
+	account, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	if err := checkRowName(e.args[0]); err != nil {
+		return err
+	}
+	id, err := changed(e, func(t *tx) (string, error) {
+		return t.addWidget(account, e.args[0], e.on("public-orders"), e.actor())
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"id": id}, id)
+}
+
+func widgetRename(e *env) error {
+	if err := checkRowName(e.args[1]); err != nil {
+		return err
+	}
+	return e.changeAndName(func(t *tx) (string, error) {
+		return "widget " + withName(e.args[0], e.args[1]) + " renamed", t.renameWidget(e.args[0], e.args[1], e.actor())
+	})
+}
+
+// widgetRemove removes a widget once that is confirmed; without -force and without a terminal only one that has
+// counted nothing. A widget with very many counters takes several transactions; a command that was interrupted can
+// be run again.
+func widgetRemove(e *env) error {
+	id, actor := e.args[0], e.actor()
+	name := ""
+	err := e.confirm(func(q *queries) (string, error) {
+		rows, err := q.countWidgetRows(id)
+		if err != nil {
+			return "", err
+		}
+		if rows > 0 && !e.canAsk && !e.on("force") {
+			return "", fmt.Errorf("%s has %s of what it counted, which would be lost: add -force to remove it",
+				id, countOf(rows, "row"))
+		}
+		w, err := q.anyWidget(id)
+		if err != nil {
+			return "", err
+		}
+		name = withName(id, w.Name)
+		return fmt.Sprintf("removes the widget %s for good, with %s of what it counted", name,
+			countOf(rows, "row")), nil
+	})
+	if err != nil {
+		return err
+	}
+	var removed int64
+	err = e.withStore(func(st *store) (err error) {
+		removed, err = inParts(e.ctx, st.writer, 0, func(t *tx, earlier int64) (int64, bool, error) {
+			return t.removeWidget(id, actor, earlier)
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]any{"ok": true, "rows": removed},
+		"widget "+name+" removed, with "+countOf(removed, "row")+" of what it counted")
+}
+
+// asInterval sends what a bar covers.
+func asInterval(e *env, word string) (any, error) { return asOneOf(statsIntervals)(e, word) }
+
+// A countedStats is what people see of statistics: of one widget, also of a closed account, or of all.
+type countedStats struct {
+	Widget, Name string // of one
+	statsSpan
+	Totals struct {
+		shownCounts
+		Trapped int64
+	}
+	Series   []accountPoint
+	Widgets  []widgetRow
+	TopItems []topItem `json:"top_items"`
+	TopPages []topPage `json:"top_pages"`
+}
+
+// statsShow prints what widgets counted: totals, a row for each widget or the top items and pages of one,
+// and a bar for each interval.
+func statsShow(e *env) error {
+	if id := e.str("widget"); id != "" && !validID("wgt", id) {
+		return e.explain(errWidget) // as for one that there is not
+	}
+	r, err := e.request("GET /widget/stats")
+	if err != nil {
+		return err
+	}
+	answer, err := e.callRoute(nil, r)
+	if err != nil {
+		return err
+	}
+	if e.on("json") {
+		_, err := e.stdout.Write(answer)
+		return err
+	}
+	var counted countedStats
+	if err := json.Unmarshal(answer, &counted); err != nil {
+		return err
+	}
+	return counted.print(e)
+}
+
+// print prints statistics for people.
+func (r *countedStats) print(e *env) error {
+	totals := strings.Join(r.Totals.inWords("en"), ", ")
+	head := []detail{{"range", r.From + " to " + r.To + ", " + r.Timezone}, {"total", totals}}
+	if r.Widget != "" {
+		head = append([]detail{{"widget", r.Widget}, {"name", r.Name}}, head...)
+	} else {
+		head = append(head, detail{"trapped", countOf(r.Totals.Trapped, "lead") + " of bots"})
+	}
+	err := e.printDetails(nil, head)
+	fmt.Fprintln(e.stdout)
+	err = errors.Join(err, r.printBars(e))
+	fmt.Fprintln(e.stdout)
+	if r.Widget == "" {
+		return errors.Join(err, printObjects(e, "WIDGET NAME VIEWS VISITORS CLICKS ORDERS", nil, r.Widgets))
+	}
+	err = errors.Join(err, printObjects(e, "TOP-ITEM=item CLICKS ORDERS", nil, r.TopItems))
+	fmt.Fprintln(e.stdout)
+	return errors.Join(err, printObjects(e, "TOP-PAGE=page VIEWS CLICKS ORDERS", nil, r.TopPages))
+}
+
+// printBars prints the counts of each interval with a bar in proportion to its views, in the width that the
+// numbers leave of the terminal.
+func (r *countedStats) printBars(e *env) error {
+	const longest, least = 40, 8 // columns of the bars
+	most := int64(1)
+	for _, point := range r.Series {
+		most = max(most, point.Views)
+	}
+	title := strings.ToUpper(string(r.Interval))
+	used := len(r.From) + 5*columnGap
+	for _, c := range []struct {
+		title string
+		most  int64
+	}{{"VIEWS", most}, {"VISITORS", r.Totals.Visitors}, {"CLICKS", r.Totals.Clicks}, {"ORDERS", *r.Totals.Orders}} {
+		used += max(len(c.title), len(fmt.Sprint(c.most)))
+	}
+	width := min(longest, cmp.Or(e.width(), longest+used)-used)
+	columns := title + "=date VIEWS VISITORS CLICKS ORDERS"
+	if width >= least {
+		columns += " .=bar"
+	}
+	return printObjects(e, columns, func(member string, row *jsonValue) any {
+		if member != "bar" {
+			return nil
+		}
+		views, _ := memberAt(row, "views").integer()
+		bar := strings.Repeat("█", int(float64(max(0, views))/float64(most)*float64(width)))
+		return cmp.Or(bar, " ") // no views are no empty cell
+	}, r.Series)
 }
