@@ -2,7 +2,6 @@ package main
 
 import (
 	"container/heap"
-	"context"
 	"hash/maphash"
 	"math"
 	"slices"
@@ -219,6 +218,7 @@ const (
 	maxFailedLookups   = 300_000     // that are remembered for all addresses together
 	maxLookupAddresses = 10_000      // that are remembered
 	maxLookupsAddress  = 1_000       // failed ones that an address may have; a higher rate means no limit
+	repeatedLookupRate = 60          // requests a minute from one address, with what has failed from there already
 )
 
 // A lookupGuard limits how many different licence keys may fail from one address within
@@ -376,141 +376,3 @@ func (c *counter[K]) add(n int64, under ...ceiling[K]) (full *ceiling[K]) {
 	}
 	return nil
 }
-
-// A client is whom the memory and the turns of a call are counted for: the account of its token, or an application
-// over all accounts, or without a token of either an address.
-type client struct{ kind, name string }
-
-const (
-	clientIsAccount = "account"
-	clientIsApp     = "application"
-	clientIsAddress = "address"
-)
-
-const (
-	heldAtOnce  = 64 << 20 // bytes of memory that are held for callers, see heldMemory
-	smallAnswer = 64 << 10 // bytes of an answer for which nothing is held
-)
-
-var errHeld = &refusal{code: codeBusy, retryAfter: time.Second,
-	detail: "Too much is being received or sent at a time. Try again shortly."}
-
-// A heldMemory is the memory that is held for a call: for its body as that arrives, while it is parsed, and for a large
-// answer until that is written. A client has at most an eighth of heldAtOnce, and all applications and all addresses
-// half each, so that others always get their part. The zero value, that of a command, counts nothing.
-type heldMemory struct {
-	in    *counter[client] // with no name: of all of a kind, with no kind: of all
-	under []ceiling[client]
-	bytes int64
-}
-
-// newHeldMemory returns what is held for a call of a client, nothing yet, and is counted in a counter.
-func newHeldMemory(in *counter[client], who client) heldMemory {
-	under := []ceiling[client]{{who, heldAtOnce / 8}, {client{}, heldAtOnce}}
-	if who.kind != clientIsAccount {
-		under = append(under, ceiling[client]{client{kind: who.kind}, heldAtOnce / 2})
-	}
-	return heldMemory{in, under, 0}
-}
-
-// set sets how many bytes are held; more than an eighth count as that. Holding less never fails. Errors: errHeld, at
-// once.
-func (h *heldMemory) set(bytes int64) error {
-	more := min(bytes, heldAtOnce/8) - h.bytes
-	if h.in == nil || more == 0 {
-		return nil
-	}
-	if h.in.add(more, h.under...) != nil {
-		return errHeld
-	}
-	h.bytes += more
-	return nil
-}
-
-// A question is a request for a list or for statistics of a range: it may read thousands of rows,
-// where a look-up reads one. Only a few run at a time, so that questions do not delay look-ups, and
-// the questions of one client do not delay those of others for long.
-const (
-	questionTimeout      = 2 * time.Second // for waiting and for the answer
-	questionsAtOnce      = readerConns - 1 // each uses one connection, and one is left for look-ups
-	questionsOfOneClient = 2
-)
-
-var errSlowQuestion = &refusal{code: codeBusy, retryAfter: 5 * time.Second,
-	detail: "This could not be read within 2 seconds. Try again shortly, with fewer requests at a time."}
-
-// The listSlots are what a question waits for: first its client's own, then, without a token, that of all callers
-// without one, then everybody's. Before each it waits for those that came earlier. So clients take turns: a question
-// waits for at most questionsOfOneClient of each other client, however many those have asked.
-type listSlots struct {
-	timeout   time.Duration // of a question
-	mu        sync.Mutex
-	own       map[client]*clientSlots // has an entry only while a question of the client runs or waits
-	anonymous slots
-	all       slots
-}
-
-// slots are held by as many questions at a time as their channel has room for.
-type slots chan struct{}
-
-// A clientSlots has those of one client's questions.
-type clientSlots struct {
-	slots
-	questions int // that run or wait
-}
-
-// newListSlots makes slots that let most questions run at a time, at least two; of callers without a token one less.
-func newListSlots(most int) *listSlots {
-	return &listSlots{timeout: questionTimeout, own: map[client]*clientSlots{}, anonymous: make(slots, most-1),
-		all: make(slots, most)}
-}
-
-// acquire waits until a question may run, and returns a function that lets the next one in, to be called once. Errors:
-// that of ctx, if it ends first.
-func (d *listSlots) acquire(ctx context.Context, who client) (release func(), err error) {
-	way := []slots{d.begin(who), d.all}
-	if who.kind == clientIsAddress {
-		way = slices.Insert(way, 1, d.anonymous)
-	}
-	passed := 0
-	release = func() {
-		for _, behind := range way[:passed] {
-			<-behind
-		}
-		d.end(who)
-	}
-	for _, next := range way {
-		select {
-		case next <- struct{}{}:
-			passed++
-		case <-ctx.Done():
-			release()
-			return nil, ctx.Err()
-		}
-	}
-	return release, nil
-}
-
-// begin returns the slots of a client, for one more question.
-func (d *listSlots) begin(who client) slots {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	own := d.own[who]
-	if own == nil {
-		own = &clientSlots{slots: make(slots, questionsOfOneClient)}
-		d.own[who] = own
-	}
-	own.questions++
-	return own.slots
-}
-
-// end removes the slots of a client that has no question left.
-func (d *listSlots) end(who client) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.own[who].questions--; d.own[who].questions == 0 {
-		delete(d.own, who)
-	}
-}
-
-const repeatedLookupRate = 60 // requests a minute from one address, with what has failed from there already
