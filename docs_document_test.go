@@ -1,12 +1,24 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"html"
 	"html/template"
 	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
+	"testing"
 )
 
 // What /docs shows of the OpenAPI document, in the order of the document.
@@ -512,4 +524,416 @@ func prose(text string) template.HTML {
 		out.WriteString(p)
 	}
 	return template.HTML(out.String())
+}
+
+// linesOfTwins returns the blocks of lines in a page, and those in its twin in Markdown.
+func linesOfTwins(s *service, page string) (inPage, inTwin []string) {
+	for _, block := range captures(`(?s)<pre[^>]*><code>(.*?)</code></pre>`, page) {
+		inPage = append(inPage, strings.TrimRight(html.UnescapeString(block), "\n"))
+	}
+	for twin := captures(`<link rel="alternate" type="text/markdown" href="(/docs[^"]*)"`, page); len(twin) > 0; {
+		text := s.get("/" + twin[0]).is(200).has("Content-Type: text/markdown; charset=utf-8").body
+		if n := len([]rune(text)); n >= 50_000 {
+			s.t.Errorf("%s has %d characters, which readers cut off", twin[0], n)
+		}
+		prose := regexp.MustCompile("(?s)```\n.*?\n```").ReplaceAllString(text, "")
+		if !strings.HasPrefix(text, "# ") || strings.Contains(text, "«") || strings.Contains(prose, "\n<") {
+			s.t.Errorf("%s is no Markdown, or has marks:\n%.300s", twin[0], text)
+		}
+		inTwin = append(inTwin, captures("(?s)(?:^|\n)```\n(.*?)\n```\n", text)...)
+		twin = captures(`\nIt goes on at http://127\.0\.0\.1:8080(/docs/[a-z0-9-]+\.md)\n`, text)
+	}
+	return inPage, inTwin
+}
+
+func TestDocs_everyPageHasATwinInMarkdownWithTheSameLines(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	s := newService(t)
+	for _, path := range docsPaths(s) {
+		page := s.get("/" + path).is(200).body
+		inPage, inTwin := linesOfTwins(s, page)
+		if path == "/docs/all" {
+			if inTwin != nil {
+				t.Error("the page with everything has a twin")
+			}
+			continue
+		}
+		slices.Sort(inPage)
+		slices.Sort(inTwin)
+		if !slices.Equal(inPage, inTwin) {
+			t.Errorf("%s has %d blocks and its twin %d, or others", path, len(inPage), len(inTwin))
+		}
+		contains(t, page, `<a href="`+path+`.md">this page as Markdown</a>`)
+	}
+}
+
+func TestDocs_sendTheTwinToWhoNamesIt(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	tags := map[string]string{}
+	for accept, want := range map[string]string{
+		"":                                       "text/html",
+		"*/*":                                    "text/html",
+		"text/*":                                 "text/html",
+		"text/html":                              "text/html",
+		"text/html, text/markdown;q=0.9":         "text/html",
+		"text/markdown;q=0":                      "text/html",
+		"text/markdown;q=high, text/html;q=0.1":  "text/html",
+		"text/markdown":                          "text/markdown",
+		"text/markdown, text/html":               "text/markdown",
+		"text/markdown;q=0.5, text/html;q=0.5":   "text/markdown",
+		"Text/Markdown, */*;q=0.1":               "text/markdown",
+		"text/markdown;charset=utf-8;q=0.4":      "text/markdown",
+		"text/html;q=0.2, text/markdown; q=0.3 ": "text/markdown",
+	} {
+		for _, path := range []string{"//docs", "//docs/limits"} {
+			a := s.get(path, "Accept: "+accept).is(200).has("Content-Type: " + want + "; charset=utf-8")
+			if !slices.Contains(a.header["Vary"], "Accept") {
+				t.Errorf("%s varies by %v", path, a.header["Vary"])
+			}
+			if known := tags[path+want]; known != "" && known != a.header.Get("ETag") {
+				t.Errorf("%s as %s has two tags", path, want)
+			}
+			tags[path+want] = a.header.Get("ETag")
+			s.get(path, "Accept: "+accept, "If-None-Match: "+a.header.Get("ETag")).is(304)
+		}
+	}
+	if tags["//docstext/html"] == tags["//docstext/markdown"] {
+		t.Error("a page and its twin have one tag")
+	}
+	s.get("//docs/limits.md", "Accept: text/html").is(200).has("Content-Type: text/markdown; charset=utf-8",
+		`Link: <http://127.0.0.1:8080/docs/limits>; rel="canonical"`)
+	s.get("//docs/objects-2.md").is(200).has(`Link: <http://127.0.0.1:8080/docs/objects>; rel="canonical"`)
+	s.get("//docs/limits.md", "Host: elsewhere.example").is(200)
+	for _, path := range []string{"//docs/nothing.md", "//docs/all.md", "//docs/limits-2.md", "//docs/find.md"} {
+		s.get(path).is(404, "not_found")
+	}
+}
+
+func TestDocs_guideForProgramsNamesEveryTwin(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	s := newService(t)
+	guide := s.get("//llms.txt").is(200).has("Content-Type: text/plain; charset=utf-8").body
+	equal(t, "the guide below the base address", s.get("/llms.txt").is(200).body, guide)
+	if n := len(captures(`(?m)^(# )`, guide)); n != 1 || len(captures(`(?m)^(> )`, guide)) != 1 || len(guide) > 12_000 {
+		t.Errorf("it has %d titles, or no one sentence, or %d bytes", n, len(guide))
+	}
+	named := captures(`(?m)^- \[[^\]]+\]\(http://127\.0\.0\.1:8080(/docs[^)]*\.md)\): \S`, guide)
+	for _, path := range named {
+		s.get("/" + path).is(200)
+	}
+	for _, path := range docsPaths(s) {
+		if path != "/docs/all" && !slices.Contains(named, path+".md") {
+			t.Errorf("it does not name %s", path)
+		}
+	}
+	links := map[string]bool{}
+	for _, path := range named {
+		for _, link := range captures(`\]\(http://127\.0\.0\.1:8080(/[^)#]*)`, s.get("/"+path).body) {
+			links[link] = true
+		}
+	}
+	for link := range links {
+		s.get("/" + link).is(200)
+	}
+}
+
+// TestDocs_findWhatIsAsked types questions into the box of a page, as a reader does, and presses Enter.
+func TestDocs_findWhatIsAsked(t *testing.T) {
+	t.Parallel()
+	takesLong(t, "looks at many pages in a browser")
+	programsOrSkip(t, "chromium", "chromedriver")
+	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
+	b := startBrowser(t)
+	b.open(root + "/docs/limits")
+	for question, want := range map[string]string{
+		"what do I do about seat_limit_reached": "/docs/problems#seat_limit_reached",
+		"how do I verify a webhook in Python":   "/docs/webhooks#webhooks-verify",
+		"which scope reads orders":              "/docs/tokens#tokens",
+		"pagination":                            "/docs/bodies#bodies",
+		"api key":                               "/docs/tokens#tokens",
+		"test card":                             "/docs/orders#payments-walk",
+		"sandbox":                               "/docs#start",
+		"TWINT":                                 "/docs/orders#payments-amounts",
+		"refund part of an order":               "/docs/calls-orders#call-refundOrder",
+		"rate limit":                            "/docs/limits#limits",
+		"cors":                                  "/docs/browsers#browsers",
+		"next_cursor":                           "/docs/bodies#bodies",
+		"pay_url":                               "/docs/orders#payments",
+		"invalid_email":                         "/docs/problems#entry-invalid_email",
+		"xero":                                  "/docs/bookkeeping#bookkeeping-xero",
+		"typescript client":                     "/docs/clients#clients",
+
+		// With / and Enter these are six keys, so they must be the first place.
+		"seat": "/docs/licences#licences", // guides come before codes
+		"veri": "/docs/webhooks#webhooks-verify",
+		"scop": "/docs/tokens#tokens",
+	} {
+		found := b.await(`const [question, done] = arguments, input = document.querySelector("#find");
+			document.querySelector("#found").replaceChildren(); // of the question before
+			input.blur();
+			dispatchEvent(new KeyboardEvent("keydown", { key: "/" }));
+			if (document.activeElement != input) return done("/ does not lead to the box");
+			input.value = question;
+			input.dispatchEvent(new Event("input"));
+			const look = () => {
+				const all = [...document.querySelectorAll("#found a")];
+				all.length ? done(all.slice(0, 4).map(a => a.pathname + a.hash).join(" ")) : setTimeout(look, 20);
+			};
+			look();`, question)
+		places := strings.Fields(found.(string))
+		if question == "seat" || question == "veri" || question == "scop" {
+			places = places[:1]
+		}
+		if !slices.Contains(places, want) {
+			t.Errorf("%q leads to %s, want %s among them", question, found, want)
+		}
+	}
+	at := b.await(`const [done] = arguments, input = document.querySelector("#find");
+		const press = key => input.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+		press("ArrowDown");
+		press("ArrowUp");
+		press("Enter");
+		setTimeout(() => done(location.pathname != "/docs/limits" || document.querySelector("#found").hidden), 500);`)
+	equal(t, "Enter goes there", at, any(true))
+}
+
+// TestDocs_startWorksForATenantOfAServiceThatIsNoDemo pastes the lines of the start page, with what its box says is to
+// be put in place.
+func TestDocs_startWorksForATenantOfAServiceThatIsNoDemo(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "curl", "sh", "jq")
+	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.outboundAllow = demoOutbound })
+	s.atItsBase()
+	tenant := s.addAccount("Trattoria")
+	s.change(func(t *tx) error { return addOrigin(t, tenant, "https://lunch.example", anActor) })
+	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(receiver.Close)
+	page := s.get("//docs").is(200).body
+	box := captures(`put your own in place of((?: <code>[A-Z_]+</code>)+)`, page)
+	if len(box) != 1 {
+		t.Fatal("the start page has no box that names what is to be put in place")
+	}
+	own := strings.NewReplacer("https://YOUR_SITE", "https://lunch.example", "https://YOUR_RECEIVER/", receiver.URL+"/")
+	token := s.token(tenant, demoScopes)
+	for path, want := range map[string]string{"call": `"status":"pass"`, "webhook": `whsec_`,
+		"order": `"pay_url":"http`, "oauth": `"access_token":"eyJ`} {
+		dir := t.TempDir()
+		steps := captures(`(?s)<pre class="(?:curl )?step" data-path="`+path+`"[^>]*><code>(.*?)</code>`, page)
+		for i, line := range steps {
+			if i > 0 && path != "oauth" { // what follows waits for a guest, or for a receiver at the address
+				break
+			}
+			line = "cd " + dir + "; TOKEN=" + token + "; " + own.Replace(html.UnescapeString(line))
+			if path == "webhook" {
+				line += "\nprintf %s \"$HOOK\""
+			}
+			out := runProgram(t, "sh", "-c", line)
+			if last := i > 0 || path != "oauth"; last && !strings.Contains(out, want) {
+				t.Errorf("%s prints %s, want %s", path, out, want)
+			}
+		}
+	}
+	for _, word := range []string{"YOUR_SITE", "YOUR_RECEIVER"} {
+		contains(t, box[0], word)
+	}
+	contains(t, page, "without money, start <code>widgetd demo</code>")
+}
+
+// A goSource is what the comments of the program say: the prose of the OpenAPI document.
+type goSource struct {
+	lines    map[string][]string          // of each file
+	beside   map[string]map[int]string    // by file and line: the comment behind code
+	above    map[string]map[int]string    // by file and line of code: the comment that stands above it, alone
+	funcs    map[string]string            // by name, of methods as by receiver: "server.createPlan"
+	types    map[string]string            // by name, see readType
+	unnamed  map[string]bool              // types whose comments do not begin with their names
+	fields   map[string]map[string]string // by type and name in JSON
+	members  map[string]map[string]string // by type and name: beside the member in the type's list, or above it
+	embedded map[string][]string          // types that a struct embeds
+}
+
+// goComments reads the program.
+var goComments = sync.OnceValue(func() *goSource {
+	src := &goSource{lines: map[string][]string{}, beside: map[string]map[int]string{},
+		above: map[string]map[int]string{}, funcs: map[string]string{}, types: map[string]string{},
+		fields: map[string]map[string]string{}, members: map[string]map[string]string{},
+		unnamed: map[string]bool{}, embedded: map[string][]string{}}
+	names, _ := filepath.Glob("*.go")
+	for _, name := range names {
+		if !strings.HasSuffix(name, "_test.go") {
+			src.read(name)
+		}
+	}
+	return src
+})
+
+// read adds the comments of a file.
+func (src *goSource) read(name string) {
+	set := token.NewFileSet()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		panic(err)
+	}
+	f, err := parser.ParseFile(set, name, text, parser.ParseComments)
+	if err != nil {
+		panic(err)
+	}
+	lines, beside, above := strings.Split(string(text), "\n"), map[int]string{}, map[int]string{}
+	src.lines[name], src.beside[name], src.above[name] = lines, beside, above
+	for _, c := range f.Comments {
+		from, to := set.Position(c.Pos()), set.Position(c.End())
+		if strings.TrimSpace(lines[from.Line-1][:from.Column-1]) == "" {
+			above[to.Line+1] = plainText(c.Text())
+		} else {
+			beside[from.Line] = plainText(c.Text())
+		}
+	}
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			receiver := receiverOf(d)
+			src.funcs[strings.TrimPrefix(receiver+"."+d.Name.Name, ".")] = d.Doc.Text()
+			if d.Name.Name == "members" && receiver != "" {
+				src.readMembers(set, receiver, d, beside, above)
+			}
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				if of, ok := spec.(*ast.TypeSpec); ok {
+					src.readType(of, d.Doc.Text())
+				}
+			}
+		}
+	}
+}
+
+// plainText returns a comment as one line for each of its paragraphs.
+func plainText(comment string) string {
+	paragraphs := strings.Split(strings.TrimSpace(comment), "\n\n")
+	for i, p := range paragraphs {
+		paragraphs[i] = strings.Join(strings.Fields(p), " ")
+	}
+	return strings.Join(paragraphs, "\n\n")
+}
+
+// receiverOf returns the name of a method's receiver; "": it is a function.
+func receiverOf(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return ""
+	}
+	of := d.Recv.List[0].Type
+	if star, ok := of.(*ast.StarExpr); ok {
+		of = star.X
+	}
+	if generic, ok := of.(*ast.IndexExpr); ok {
+		of = generic.X
+	}
+	name, _ := of.(*ast.Ident)
+	if name == nil {
+		return ""
+	}
+	return name.Name
+}
+
+// readMembers notes what is said of the members in a type's list of them.
+func (src *goSource) readMembers(
+	set *token.FileSet, of string, list *ast.FuncDecl, beside, above map[int]string,
+) {
+	src.members[of] = map[string]string{}
+	ast.Inspect(list, func(n ast.Node) bool {
+		pair, ok := n.(*ast.KeyValueExpr)
+		if !ok {
+			return true
+		}
+		key, _ := pair.Key.(*ast.Ident)
+		name, _ := pair.Value.(*ast.BasicLit)
+		if key != nil && key.Name == "name" && name != nil {
+			line := set.Position(name.Pos()).Line
+			src.members[of][strings.Trim(name.Value, `"`)] = cmp.Or(beside[line], above[line])
+		}
+		return true
+	})
+}
+
+// readType notes what is said of a type and of its fields. The comment of a type begins with its name, "A planChange
+// is what to change", of which those who call read "What to change".
+func (src *goSource) readType(of *ast.TypeSpec, doc string) {
+	name := of.Name.Name
+	if doc == "" {
+		doc = of.Doc.Text()
+	}
+	src.types[name] = plainText(doc)
+	if named := regexp.MustCompile(`^(An?|The) ` + name + ` (is|are) `).FindString(src.types[name]); named != "" {
+		src.types[name] = capitalized(src.types[name][len(named):])
+	} else {
+		src.unnamed[name] = true
+	}
+	fields, ok := of.Type.(*ast.StructType)
+	if !ok {
+		return
+	}
+	src.fields[name] = map[string]string{}
+	for _, field := range fields.Fields.List {
+		if len(field.Names) == 0 {
+			embedded := field.Type
+			if star, ok := embedded.(*ast.StarExpr); ok {
+				embedded = star.X
+			}
+			if id, ok := embedded.(*ast.Ident); ok {
+				src.embedded[name] = append(src.embedded[name], id.Name)
+			}
+			continue
+		}
+		if field.Tag == nil {
+			continue
+		}
+		tag := reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("json")
+		says := plainText(field.Comment.Text())
+		if says == "" {
+			says = plainText(field.Doc.Text())
+		}
+		src.fields[name][strings.Split(tag, ",")[0]] = says
+	}
+}
+
+// field returns what is said of a member of a type's JSON.
+func (src *goSource) field(of, name string) string { return src.lookUp(src.fields, of, name) }
+
+// lookUp looks up what is said of a name in a type and those that it embeds.
+func (src *goSource) lookUp(in map[string]map[string]string, of, name string) string {
+	if says := in[of][name]; says != "" {
+		return says
+	}
+	for _, e := range src.embedded[of] {
+		if says := src.lookUp(in, e, name); says != "" {
+			return says
+		}
+	}
+	return ""
+}
+
+var listOfRow = regexp.MustCompile(`new\((\w+)\)\.members\(\)`)
+
+// reading returns what is said of a member or a parameter that is read at a place of the program: behind its reading,
+// above it or, if it is one of a row's, in its list or at its field.
+func (src *goSource) reading(file string, line int, name string, ofRow bool) string {
+	file = filepath.Base(file)
+	if ofRow {
+		for _, found := range listOfRow.FindAllStringSubmatch(src.lines[file][line-1], -1) {
+			says := src.lookUp(src.members, found[1], name)
+			if says == "" {
+				says = src.field(found[1], name)
+			}
+			if says != "" {
+				return says
+			}
+		}
+		return ""
+	}
+	if says := src.beside[file][line]; says != "" {
+		return says
+	}
+	return src.above[file][line]
 }

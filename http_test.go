@@ -1,14 +1,24 @@
 package main
 
 import (
+	"bytes"
 	"database/sql"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/mail"
 	"net/netip"
 	"net/url"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+	"unicode"
 )
 
 func TestOrigin_hasOneForm(t *testing.T) {
@@ -293,4 +303,405 @@ func FuzzOrigin(f *testing.F) {
 			}
 		}
 	})
+}
+
+func FuzzEmail(f *testing.F) {
+	for _, seed := range []string{"ada@example.com", "Ada <ada@example.com>", `"a b"@example.com`, "a@[127.0.0.1]",
+		"jürg@ZÜRICH.example", "a@b", "a@b..c", "İ@İ.example", "a@K.example", "a..b@c.de", "", "@"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if code, _ := checkText(s, required, 254); code != "" {
+			return
+		}
+		if code, _ := checkEmail.of(s); code != "" {
+			return
+		}
+		local, domain, _ := strings.Cut(s, "@")
+		if strings.Count(s, "@") != 1 || len(s) > 254 || len(local) > 64 || !strings.Contains(domain, ".") ||
+			strings.ContainsAny(s, " \"(),:;<>[]\\\x00") ||
+			strings.IndexFunc(s, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) >= 0 {
+			t.Fatalf("%q is taken", s)
+		}
+		if a, err := mail.ParseAddress(s); err != nil || a.Name != "" || a.Address != s {
+			t.Fatalf("net/mail reads %q as %+v, %v", s, a, err)
+		}
+		if emailKey(normalEmail(s)) != emailKey(s) {
+			t.Fatalf("erasing %q would not find it", s)
+		}
+	})
+}
+
+// A time that is taken, on the wire or at the command line, is one that the file
+// holds and gives back.
+func FuzzMoment(f *testing.F) {
+	for _, seed := range []string{"2027-01-31", "2027-01-31T12:00:00Z", "2027-01-31T12:00:00.999999999+23:59",
+		"365d", "7d", "52w", "100y", "101y", "31.01.2027", "12m", "24h", "-1d", "9999999h", "106751d", "106752d",
+		"9223372036854775807d", "0000-01-01T00:00:00Z", "9000-12-31T23:59:60Z", "1970-01-01T00:00:00+01:00",
+		"2027-1-31", ""} {
+		f.Add(seed)
+	}
+	e := &env{now: func() time.Time { return time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC) }}
+	f.Fuzz(func(t *testing.T, s string) {
+		check := func(got stamp) {
+			var back stamp
+			if err := back.Scan(got.String()); err != nil || back != got || got.Year() < 1600 ||
+				got.Year() > lastYear || len(got.String()) != len(stampLayout) {
+				t.Fatalf("%q is %v, and that comes back as %v, %v", s, got, back, err)
+			}
+		}
+		if got, ok := parseStamp(s); ok {
+			check(got)
+		}
+		if got, err := e.parseTime(s); err == nil && s != "" {
+			check(got)
+			end, err := e.parseEnd(s)
+			if err != nil || end.Before(got.Time) || end.Sub(got.Time) >= days(1) {
+				t.Fatalf("%q begins at %v and ends at %v, %v", s, got, end, err)
+			}
+			check(end)
+		}
+	})
+}
+
+// Whatever stands behind the ? is answered and never a fault of ours.
+func FuzzQuery(f *testing.F) {
+	paths := []string{"/licenses", "/leads", "/events", "/widget/stats"}
+	s := newService(f, withoutAddressLimits)
+	widget := s.addWidget(s.account)
+	header := http.Header{"Authorization": {"Bearer " + s.token(s.account, scopeAdmin)}}
+	for i, query := range []string{
+		"limit=5&cursor=lic_00000000000000000000000000&status=grace&product=kds&q=%25_%5c",
+		"limit=%2B5&account_id=" + s.account,
+		"type=lead.created&since=2026-01-01T00:00:00Z&license_id=x&device_id=y",
+		"widget=" + widget + "&from=2026-01-01&to=2026-12-31&interval=week&timezone=Europe/Zurich", "limit=%zz;a",
+		"timezone=../../etc/passwd&from=0001-01-01&to=9999-12-31",
+	} {
+		for offset := range paths {
+			f.Add(uint8(i+offset), query)
+		}
+	}
+	canonical := regexp.MustCompile(`\A[1-9][0-9]{0,2}\z`)
+	f.Fuzz(func(t *testing.T, which uint8, query string) {
+		s := s.with(t)
+		s.server.accountBuckets = newLimiter(10)
+		a := s.ask("GET", paths[int(which)%len(paths)], query, "", header)
+		values, err := url.ParseQuery(query)
+		if err == nil && which%4 < 3 && a.status == 200 && values.Has("limit") &&
+			!canonical.MatchString(values.Get("limit")) {
+			t.Fatalf("?%s is taken", query)
+		}
+		if err != nil && a.status != 422 {
+			t.Fatalf("?%s can't be decoded (%v), and is answered with %d", query, err, a.status)
+		}
+	})
+}
+
+// strict asks for every unknown member to be refused (RFC 7240, section 4.4).
+const strict = "Prefer: handling=strict"
+
+func TestUnknownMember_costsAndShowsNoMoreThanItsBounds(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := s.seller()
+	members := func(n int, format string) string {
+		var all strings.Builder
+		for i := range n {
+			fmt.Fprintf(&all, `,"`+format+`":0`, i)
+		}
+		return all.String()[1:]
+	}
+	with := func(more string) string { return strings.TrimSuffix(orderBody(), "}") + "," + more + "}" }
+	for _, headers := range [][]string{{auth}, {auth, strict}} {
+		if wrong := s.post("/orders", with(members(900, "tip%02d")), headers...).is(422).wrong(); len(wrong) != 20 {
+			t.Errorf("%d are named: %q", len(wrong), wrong)
+		}
+	}
+	lines := strings.Repeat(`{"name":"Soup","quantity":1,"unit_amount":900,"vat_rate":260},`, 180)
+	s.post("/orders", orderBody("lines", "["+lines+`{"name":"Tea","quantity":1,"unit_amount":900,"vat_rate":260,
+		"qantity":2}]`), auth).invalid("#/lines/180/qantity unknown_member")
+
+	huge := strings.Repeat("é", 7000)
+	a := s.post("/widget/leads", `{"type":"demo","email":"ada@example.com","`+huge+`":1}`, strict).is(422)
+	if wrong := a.wrong(); len(wrong) != 1 || len(wrong[0]) > 300 ||
+		!strings.HasSuffix(wrong[0], "%E2%80%A6 unknown_member") {
+		t.Errorf("a huge name is shown as %q", wrong)
+	}
+	s.post("/orders", with(`"a/b~c":1,"discount\u202e":1,"\u0000tip":1,"":1,"\u001b[31m":1,"<tip>":1`), auth).
+		invalid("#/a~1b~0c unknown_member", "#/discount%E2%80%AE unknown_member", "#/%00tip unknown_member",
+			"#/ unknown_member", "#/%1B%5B31m unknown_member", "#/%3Ctip%3E unknown_member")
+}
+
+// namesOfOthers are members that the interfaces of other vendors have where ours have another, or none: each is a limit
+// or a sum that its caller meant.
+var namesOfOthers = []string{"refund_amount", "amount_to_capture", "refund_application_fee", "line_items", "items",
+	"coupon", "delivery_fee", "modifiers", "max_seats", "quantity_limit", "expires_at_unix", "dryRun"}
+
+// Against somebody whose client was written for another vendor: nothing is done that it did not mean, and the answer
+// names what it may send, just as the document does.
+func TestEveryRoute_thatIsCarefulRefusesTheNamesOfOtherVendors(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
+		if !r.careful || !r.takesJSON() || !takesBody(o.method) {
+			return
+		}
+		listed := []string{}
+		for _, m := range bodyMembers(o) {
+			if len(m.names) == 1 {
+				listed = append(listed, m.names[0])
+			}
+		}
+		before := f.dump()
+		for _, name := range namesOfOthers {
+			body := encode(setMember(f.fill(firstExample(o)), []string{name}, 500))
+			a := f.do(o.method, f.pathOf(o), body, append(f.headersOf(o), "Content-Type: application/json")...)
+			if a.status != 422 || !slices.Contains(a.wrong(), "#/"+name+" unknown_member") {
+				t.Errorf("%s with %s: %d %s", o.name(), name, a.status, a.body)
+				continue
+			}
+			for _, e := range a.json()["errors"].([]any) {
+				if e := e.(node); e["code"] == "unknown_member" {
+					equal(t, o.name()+": allowed", append([]string{}, texts(e, "allowed")...), listed)
+				}
+			}
+		}
+		f.unchanged(before)
+	})
+}
+
+func TestPrefer_isReadAsRFC7240Says(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		values []string
+		want   bool
+	}{
+		{nil, false},
+		{[]string{""}, false},
+		{[]string{"handling=strict"}, true},
+		{[]string{"handling=lenient"}, false},
+		{[]string{"Handling = Strict"}, true},
+		{[]string{`handling="strict"`}, true},
+		{[]string{`handling="strict`}, false},
+		{[]string{"respond-async, wait=10, handling=strict; why=tests"}, true},
+		{[]string{"respond-async; x=1", "return=minimal,\thandling=strict"}, true},
+		{[]string{"handling=lenient, handling=strict"}, false}, // the first counts
+		{[]string{"handling=strict", "handling=lenient"}, true},
+		{[]string{"handling"}, false},
+		{[]string{"handling; strict"}, false},
+		{[]string{"strict"}, false},
+		{[]string{"foo; handling=strict"}, false},         // a parameter of another preference
+		{[]string{`foo="a, handling=strict"`}, false},     // a part of another's value
+		{[]string{`foo="a\", b", handling=strict`}, true}, // behind such a value
+		{[]string{`foo="\`, "handling=strict"}, false},    // which may be malformed
+		{[]string{",,;;==,,", "handling==strict"}, false},
+		{[]string{strings.Repeat(`"\,;`, 10_000)}, false},
+	} {
+		if got := prefersStrict(tt.values); got != tt.want {
+			t.Errorf("%.100q: %v", tt.values, got)
+		}
+	}
+}
+
+// What a reader reads does not depend on values: where all is there, all is looked up, whatever it is. Else the
+// document, which is made of a reading without values, would be wrong about what comes with some of them only.
+func TestEveryRoute_readsTheSameWhateverTheValuesAre(t *testing.T) {
+	t.Parallel()
+	s, tried := newService(t), 0
+	for _, rt := range s.server.routes {
+		if rt.endpoint == nil {
+			continue
+		}
+		described, rounds := map[string]map[string]reading{}, 2
+		rt.endpoint.read(newDescribed(func(r reading) {
+			if described[r.path] == nil {
+				described[r.path] = map[string]reading{}
+			}
+			if before, again := described[r.path][r.name]; !again || before.kind == jsonNull {
+				described[r.path][r.name] = r
+			}
+			rounds = max(rounds, len(r.check.words))
+		}))
+		delete(described, inPath)
+		for round := range rounds {
+			body, err := parseBody([]byte(encode(filled(described, "#", round))), maxBodyValues)
+			must(t, err)
+			query := url.Values{}
+			for name, value := range filled(described, inQuery, round) {
+				query.Set(name, fmt.Sprint(value))
+			}
+			looked := map[string]bool{}
+			in := newInput(&body, httptest.NewRequest(rt.method(), "/?"+query.Encode(), nil))
+			in.known, in.late = knownNames{}, func(name string) { looked[name] = true }
+			rt.endpoint.read(in)
+			for path, members := range described {
+				for name := range members {
+					if tried++; !looked[path+"/"+name] {
+						t.Errorf("%s reads %s/%s with some values only: read it always, and judge it in the answering "+
+							"function. It was not read of %s ?%s", rt.pattern, path, name, encode(filled(described, "#",
+							round)), query.Encode())
+					}
+				}
+			}
+		}
+	}
+	failIf(t, tried < 1000, "looked for %d members only", tried)
+}
+
+// filled makes an object with all members that are described at a path: of each kind the least value in round 0 and a
+// larger one in others; of words another one in each.
+func filled(described map[string]map[string]reading, path string, round int) node {
+	object := node{}
+	for name, r := range described[path] {
+		within := path + "/" + name
+		text := any(map[bool]string{true: "x"}[round > 0])
+		if words := r.check.words; len(words) > 0 {
+			text = words[round%len(words)]
+		}
+		switch {
+		case r.kind == jsonBool:
+			object[name] = round > 0
+		case r.kind == jsonNumber:
+			object[name] = min(r.low+round, r.high)
+		case described[within+"/*"] != nil:
+			object[name] = []any{filled(described, within+"/*", round)}
+		case r.kind == jsonArray:
+			object[name] = []any{text}
+		case r.kind == jsonObject:
+			object[name] = filled(described, within, round)
+		default:
+			object[name] = text
+		}
+	}
+	return object
+}
+
+const (
+	someKey     = "Idempotency-Key: 8e03978e-40d5-43dd-bc93-6894a57f9324"
+	replayed    = "Idempotency-Replayed: true"
+	notReplayed = "Idempotency-Replayed: " // the answer is a new one
+)
+
+func TestIdempotencyKey_replaysAnActivationWithItsToken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(1)}})
+		body := seatBody("license_key", key, "fingerprint", "f", "nonce", "n")
+		first := s.post("/widget/license/activate", body, "Idempotency-Key: k1").is(200)
+		time.Sleep(time.Hour)
+		for _, header := range []string{"k1", `"k1"`} {
+			again := s.post("/widget/license/activate", body, "Idempotency-Key: "+header).is(200)
+			if again.body != first.body || again.header.Get("Idempotency-Replayed") != "true" {
+				t.Fatalf("replayed %s\nfirst    %s", again.body, first.body)
+			}
+		}
+		if s.count(`SELECT lease_seq FROM devices`) != 1 {
+			t.Fatal("a replay took another lease")
+		}
+		activate := func(fingerprint string) answer {
+			return s.post("/widget/license/activate", activateBody(key, fingerprint), "Idempotency-Key: k1")
+		}
+		activate("f").is(422, "idempotency_key_reused")
+		activate("g").is(409, "seat_limit_reached").has(notReplayed) // another device's key is another key
+		// A refusal is not kept.
+		s.post("/widget/license/deactivate", activateBody(key, "f")).is(200)
+		activate("g").is(200)
+		s.counts(0, `SELECT count(*) FROM idempotency
+			WHERE instr(CAST(answer AS TEXT), 'eyJ') > 0 OR instr(CAST(answer AS TEXT), ?) > 0`, key)
+	})
+}
+
+func TestIdempotencyKey_whoseRequestStillRunsIs409(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		release := make(chan struct{})
+		var all sync.WaitGroup
+		all.Go(func() { s.store.update(t.Context(), func(*tx) error { <-release; return nil }) }) // the writer is busy
+		synctest.Wait()
+		all.Go(func() { s.post("/widget/leads", aLead, someKey).has(notReplayed) })
+		synctest.Wait()
+		s.post("/widget/leads", aLead, someKey).is(409, "idempotency_in_progress").has("Retry-After: 1")
+		close(release)
+		all.Wait()
+		s.post("/widget/leads", aLead, someKey).is(200).has(replayed)
+		s.counts(1, `SELECT count(*) FROM leads`)
+	})
+}
+
+func TestIdempotencyKey_isItsCallersOwn(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	partner := s.addAccount("partner")
+	s.change(func(t *tx) error { return addOrigin(t, partner, "https://partner.example", anActor) })
+	_, one := s.addLicense(license{})
+	_, two := s.addLicense(license{})
+	activate := func(key, fingerprint string) func(...string) answer {
+		return func(headers ...string) answer {
+			return s.post("/widget/license/activate", activateBody(key, fingerprint), append(headers, someKey)...)
+		}
+	}
+	lead := func(headers ...string) func(...string) answer {
+		return func(more ...string) answer {
+			return s.post("/widget/leads", aLead, append(headers, append(more, someKey)...)...)
+		}
+	}
+	asks := []func(...string) answer{
+		lead(), lead("Origin: " + siteOrigin), lead("Origin: https://partner.example"), lead("Peer: 192.0.2.2:1"),
+		activate(one, "f"), activate(one, "g"), activate(two, "f"),
+	}
+	for _, ask := range asks {
+		ask().is(200).has(notReplayed) // and not another caller's answer
+	}
+	for _, ask := range asks {
+		ask().is(200).has(replayed)
+	}
+	activate(one, "f")("Peer: 192.0.2.9:1").is(200).has(replayed) // a device moves about
+}
+
+// Against whoever copies the database who would mint tokens or read keys: keys are hashes, answers are sealed,
+// signing keys lie in another file.
+func TestIdempotencyKey_andItsAnswerCannotBeReadInTheFile(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	_, key := s.addLicense(license{})
+	const chosen = "a-key-that-only-the-caller-knows"
+	body := seatBody("license_key", key, "fingerprint", "the-device-itself", "nonce", "a-nonce-to-look-for")
+	a := s.post("/widget/license/activate", body, "Idempotency-Key: "+chosen).is(200)
+	s.counts(1, `SELECT count(*) FROM idempotency WHERE length(answer) > 500`)
+	for _, suffix := range []string{"", "-wal"} {
+		text, err := os.ReadFile(s.store.path + suffix)
+		s.check(err)
+		for _, secret := range []string{chosen, key, strings.ReplaceAll(key, "-", ""), a.text("token"),
+			a.text("token")[:60], "the-device-itself", "a-nonce-to-look-for", `"code":"activated"`} {
+			if bytes.Contains(text, []byte(secret)) {
+				t.Errorf("%q stands in the file", secret)
+			}
+		}
+	}
+	if strings.Contains(s.log.String(), chosen) || strings.Contains(s.log.String(), key) {
+		t.Error("a secret was logged")
+	}
+}
+
+func TestIdempotencyKey_ofManyCallsHasOneEffect(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	widget := s.addWidget(s.account)
+	var all sync.WaitGroup
+	statuses := make([]int, 32)
+	for i := range statuses {
+		all.Go(func() {
+			body := `{"widget":"` + widget + `","events":[{"type":"order"}]}`
+			statuses[i] = s.post("/widget/events", body, "Origin: "+siteOrigin, someKey).status
+		})
+	}
+	all.Wait()
+	for _, status := range statuses {
+		if status != 204 && status != 409 {
+			t.Fatalf("statuses %v", statuses)
+		}
+	}
+	s.counts(1, `SELECT sum(orders) FROM widget_counts`)
 }

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"database/sql"
+	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // appBody is a body of POST /apps; change holds further members, or other values of those that it has.
@@ -161,4 +166,433 @@ func TestApp_ofAnAccountAreAtMostTwenty(t *testing.T) {
 	failIf(t, len(ids) != maxApps, "pages have %d", len(ids))
 	s.do("DELETE", "/apps/"+ids[3].(string), "", auth).is(204)
 	s.post("/apps", appBody(), auth).is(200)
+}
+
+// everyScope is all scopes that there are.
+var everyScope = strings.Join(append(slices.Clone(grantableScopes), scopeDevice), " ")
+
+// Against an application with its access token that would act on another account, or as an operator, a portal or a
+// device; also after somebody edited its rows: it acts on the token's account only; scopes are those that were
+// signed, that its row has, and that applications may have at all.
+func TestAppToken_isNeverAnOperatorsWhateverItsRowsSay(t *testing.T) {
+	t.Parallel()
+	s := quietService(t, withoutAddressLimits)
+	s.damaged = true // its rows
+	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
+	p, _ := s.registerApp(func(p *app) { p.Scope = everyScope })
+	signed, _ := s.appToken(p, s.account, everyScope)
+	edited, _ := s.appToken(p, s.account, scopeOrders)
+	s.sql(`UPDATE app_tokens SET scope = ?`, everyScope)
+	other := s.addAccount("another")
+	refused := 0
+	for _, r := range allRoutes() {
+		if r.token != tokenRequired || r.origin != originAny {
+			continue
+		}
+		path := strings.NewReplacer("{id}", "x", "{device}", "x", "{delivery}", "x",
+			"{export_id}", "x").Replace(r.path())
+		outOfReach := r.scope != "" && scopesWithin(r.scope, strings.Join(appScopes, " ")) != r.scope ||
+			r.noApps
+		a := s.do(r.method(), path, "", bearer(signed))
+		lacks := a.status == 403 && a.header.Get("WWW-Authenticate") == scopeChallenge(r.scope)
+		failIf(t, lacks != outOfReach, "%s is %d %s with all scopes", r.pattern, a.status, a.body)
+		if outOfReach {
+			refused++
+		}
+		if r.scope != "" && r.scope != scopeOrders { // a row adds nothing to what was signed
+			a := s.do(r.method(), path, "", bearer(edited)).is(403, "insufficient_scope")
+			equal(t, fmt.Sprintf("%s asks for", r.pattern), a.header.Get("WWW-Authenticate"), scopeChallenge(r.scope))
+		}
+	}
+	failIf(t, refused < 9, "%d routes are out of reach only", refused)
+	for _, path := range []string{"/orders", "/leads", "/events", "/account", "/revenue/days", "/licenses",
+		"/webhooks"} {
+		s.get(path+"?account_id="+other, bearer(signed)).is(403, "insufficient_scope")
+		s.get(path+"?account_id="+s.account, bearer(signed)).is(200)
+	}
+	for _, token := range []string{signed, edited} { // GET /account needs no scope
+		equal(t, "the account", s.get("/account", bearer(token)).is(200).text("id"), s.account)
+	}
+}
+
+// TestAppToken_endsWithWhatItDependsOn ends tokens by everything that ends them, as the sqlite3 shell would.
+func TestAppToken_endsWithWhatItDependsOn(t *testing.T) {
+	t.Parallel()
+	for what, query := range map[string]string{
+		"its own revocation":      `UPDATE app_tokens SET revoked_at = ?`,
+		"its record":              `DELETE FROM app_tokens WHERE created_at <= ?`,
+		"its grant":               `UPDATE grants SET ended_at = ?, ended_by = 'operator'`,
+		"its application":         `UPDATE apps SET removed_at = ?`,
+		"its account":             `UPDATE accounts SET closed_at = ? WHERE name = 'restaurant'`,
+		"its application's owner": `UPDATE accounts SET closed_at = ? WHERE name = 'main'`,
+	} {
+		t.Run(what, func(t *testing.T) {
+			s, p := serviceWithApp(t)
+			token, _ := s.appToken(p, s.addAccount("restaurant"), scopeOrders)
+			auth := bearer(token)
+			for range 2 { // the second is from the cache
+				s.get("/orders", auth).is(200)
+			}
+			db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{}))
+			s.check(err)
+			defer db.Close()
+			_, err = db.Exec(query, newStamp(s.store.now()))
+			s.check(err)
+			s.notice()
+			s.get("/orders", auth).challenged(401, "invalid_token", invalidChallenge)
+		})
+	}
+}
+
+// Against whoever is given a token by an operator who would be taken for an application: operators can't issue
+// tokens with such a client id; which kind a token is says its row.
+func TestToken_underAnApplicationsNameFromBeforeIsNoApplications(t *testing.T) {
+	t.Parallel()
+	s := quietService(t)
+	p, _ := s.registerApp()
+	oneLine(t, s.failure("token", "issue", "-scope", scopeLeads, "-client-id", p.ID), "is an application's")
+	earlier := ""
+	s.change(func(t *tx) (err error) {
+		row := tokenRow{AccountID: s.account, ClientID: p.ID, Scope: scopeAdmin}
+		earlier, _, err = issueToken(t, s.keys, row, appTokenLife)
+		return err
+	})
+	s.get("/licenses", bearer(earlier)).is(200)
+}
+
+// Stories of applications, tokens and strangers who try to get more than their scopes say.
+
+// ofApp is the header with a token that an application has for the main account, with these scopes.
+func (s *service) ofApp(p *app, scopes ...string) string {
+	s.t.Helper()
+	token, _ := s.appToken(p, s.account, strings.Join(scopes, " "))
+	return "Authorization: Bearer " + token
+}
+
+// everything lets an application ask for all that applications may have.
+func everything(p *app) { p.Scope = strings.Join(appScopes, " ") }
+
+// tellsNoGuest checks that an answer with an order has neither its guest nor how it was paid.
+func (a answer) tellsNoGuest() answer {
+	a.t.Helper()
+	for _, known := range []string{"Ada ", "555 01 23", "Seestrasse", `"8002"`, "de-CH", "Keller"} {
+		if strings.Contains(a.body, known) {
+			a.t.Errorf("tells of the guest: %s", a.body)
+		}
+	}
+	return a.is(200).holds("customer=null", "fulfilment=null", "language=null", "reject_text=null", "payment=null")
+}
+
+// Against an application or a token with orders:write alone that would learn who orders, by guessing references or
+// marking orders as paid, or by the Idempotency-Key of another token: without orders:read, customer and payment are
+// null in every answer, repeated ones too; an application is not told which order has a reference.
+func TestOrder_whoOnlyWritesOrdersSeesNoPaymentOfOneThatIsAcceptedOrRejected(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		writer := "Authorization: Bearer " + s.token(s.account, scopeSelling)
+		for _, decision := range []string{"accept", "reject"} {
+			o, _ := s.authorized()
+			body := `{}`
+			if decision == "reject" {
+				body = `{"reason":"address","text":"No Ada Keller there"}`
+			}
+			s.post("/orders/"+o.ID+"/"+decision, body, writer).tellsNoGuest()
+			if a := s.get("/orders/"+o.ID, s.seller()).is(200); a.json()["payment"] == nil {
+				t.Errorf("the payment is lost: %s", a.body)
+			}
+		}
+	})
+}
+
+// Against an application with any access token that would guess licence keys beyond what a stranger may: without
+// licenses:read its licence calls are anybody's, held by address.
+func TestLookupLimit_holdsAnApplicationThatCannotReadLicences(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.server.monotonic = standsStill()
+	p, _ := s.registerApp(everything)
+	guess := func(path, bearer string) answer {
+		return s.post("/widget/license/"+path, seatBody("license_key", newLicenseKey(), "fingerprint", "f"), bearer)
+	}
+	_, key := s.addLicense(license{})
+	writer := s.ofApp(p, scopeOrders, scopeDevices)
+	s.post("/widget/license/verify", seatBody("license_key", key, "fingerprint", "f"), writer).is(200).
+		has(`RateLimit-Policy: "licenses";q=600;w=60`)
+	for range 15 {
+		guess("verify", writer).is(200)
+		guess("activate", s.ofApp(p, scopeOrders)).is(404, "license_not_found") // another grant is no way around it
+	}
+	guess("verify", writer).is(429, "rate_limited")
+	guess("activate", s.ofApp(p, scopeOrders)).is(429, "rate_limited")
+	guess("verify", s.ofApp(p, scopeLicenses)).is(200) // it may list them anyway, and finds the account's only
+	guess("verify", "Authorization: Bearer "+s.token(s.account, scopeOrders)).is(200)
+}
+
+// TestBooks_aLinkOfAnApplicationIsFinishedByTheOwnerOnly is about an application that would have a restaurant's
+// revenue sent to books of its own.
+func TestBooks_aLinkOfAnApplicationIsFinishedByTheOwnerOnly(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.asked("DELETE", "/"+k.connection, "").is(204)
+		p, _ := k.registerApp(everything)
+		begin := k.post("/books/connections", `{"product":"`+k.product+`"}`, k.ofApp(p, scopeBooks)).is(200)
+		link := strings.TrimPrefix(begin.text("authorize_url"), testBase)
+		at, query, _ := strings.Cut(link, "?")
+		if at != "/books/connect/"+k.product {
+			t.Fatalf("the link leads to %s", begin.text("authorize_url"))
+		}
+		k.get("/books/callback/"+k.product+"?code=its-own&"+query).nowhere(409, "begin again")
+		signin := k.get(link).is(303).header.Get("Location")
+		thief := k.signedIn(k.addAccount("the thief's"))
+		thief.visit(link, nil).nowhere(409, "You are not signed in for the account")
+
+		owner := &visitor{service: k.service}
+		code := url.Values{"code": {k.signinCode(k.account)}}
+		next := owner.visit(strings.TrimPrefix(signin, "../.."), code).is(303).header.Get("Location")
+		product := owner.visit(strings.TrimPrefix(next, ".."), nil).is(303).header.Get("Location")
+		approve := map[string]func(string) string{productXero: k.xero.approve, productFortnox: k.fortnox.approve}
+		back := strings.TrimPrefix(approve[k.product](product), testBase)
+		k.get(back).nowhere(409, "You are not signed in")
+		thief.visit(back, nil).nowhere(409, "You are not signed in")
+		if n := k.count(`SELECT count(*) FROM books_connections WHERE removed_at IS NULL`); n != 0 {
+			t.Errorf("%d connections were made by others", n)
+		}
+		owner.visit(back, nil).nowhere(200, "Connected")
+		owner.visit(back, nil).nowhere(409, "used already")
+		if n := k.count(`SELECT count(*) FROM events WHERE actor = 'person (portal)' AND type LIKE 'books.%'`); n != 1 {
+			t.Errorf("%d events name the owner", n)
+		}
+		time.Sleep(authorizationLife)
+		owner.visit(link, nil).nowhere(409, "older than ten minutes")
+	})
+}
+
+// Against an application that has ended, or may do less, whose webhooks would go on until somebody sweeps: a delivery
+// is judged when it is made, also one that is tried again.
+func TestWebhook_deliveryIsJudgedByWhatItsApplicationMayDoThen(t *testing.T) {
+	t.Parallel()
+	may := func(scope string) func(*service, *app) {
+		return func(s *service, p *app) {
+			s.do("PATCH", "/apps/"+p.ID, `{"scope":"`+scope+`"}`, s.appAuth(p.AccountID)).is(200)
+		}
+	}
+	for name, end := range map[string]func(s *service, p *app){
+		"removed": func(s *service, p *app) {
+			s.do("DELETE", "/apps/"+p.ID, "", s.appAuth(p.AccountID)).is(204)
+		},
+		"without leads":    may(scopeOrders + " " + scopeWebhooks),
+		"without webhooks": may(scopeLeads),
+		"without a grant": func(s *service, _ *app) {
+			s.sql(`UPDATE grants SET ended_at = created_at, ended_by = 'owner'`)
+		},
+		"of a closed owner": func(s *service, p *app) {
+			s.sql(`UPDATE accounts SET closed_at = created_at WHERE id = ?`, p.AccountID)
+		},
+		"for a closed account": func(s *service, _ *app) {
+			s.sql(`UPDATE accounts SET closed_at = created_at WHERE id = ?`, s.account)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubbleOfWebhooks(t, func(s *service, r *receiver) {
+				p, _ := s.registerApp(everything, func(p *app) { p.AccountID = s.addAccount("vendor") })
+				_, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeLeads)
+				s.sql(`INSERT INTO app_webhooks VALUES (?, ?, ?)`,
+					s.subscribe(s.account, r.url("/"), eventLeadCreated), p.ID, grantID)
+				defer s.startSending()()
+				r.status(500)
+				r.gets(s.announce(s.account, eventLeadCreated))
+				end(s, p)
+				s.announce(s.account, eventLeadCreated)
+				letPass(time.Hour)
+				r.gets()
+			})
+		})
+	}
+}
+
+// Against an application whose owner was closed for a time, that would learn by webhooks in other accounts what
+// happened meanwhile: they too begin with the next event when the owner is opened again.
+func TestWebhook_ofAnApplicationWhoseOwnerWasClosedTellsNothingOfThatTime(t *testing.T) {
+	t.Parallel()
+	s := newService(t, admitLoopback)
+	vendor := s.addAccount("vendor")
+	p, _ := s.registerApp(everything, func(p *app) { p.AccountID = vendor })
+	hook := s.post("/webhooks", hookBody("lead.created"), s.ofApp(p, scopeWebhooks, scopeLeads)).is(200).text("id")
+	disabled := s.post("/webhooks", hookBody("lead.created"), s.ofApp(p, scopeWebhooks, scopeLeads)).is(200).text("id")
+	for _, id := range []string{hook, disabled} {
+		s.answerTest(id)
+	}
+	own := s.addWebhook(s.account, "lead.created")
+	s.sql(`UPDATE webhooks SET state = 'disabled', reason = 'owner' WHERE id = ?`, disabled)
+	before := s.lastSeq()
+	s.sql(`UPDATE webhook_queues SET sent_seq = ?`, before)
+	s.sql(`UPDATE accounts SET closed_at = ? WHERE id = ?`, newStamp(time.Now()), vendor)
+	missed := s.addEvents(s.account, eventLeadCreated, 3)
+	if s.queued(hook) {
+		t.Error("an application whose owner is closed is sent events")
+	}
+	s.sql(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, vendor)
+	all, err := s.store.webhookQueues()
+	s.check(err)
+	from := map[string]int64{}
+	for _, q := range all {
+		from[q.ID] = q.sentSeq
+	}
+	if from[hook] < int64(missed) || from[own] != int64(before) || len(from) != 2 {
+		t.Errorf("the queues are sent up to %v; the missed event is %d", from, missed)
+	}
+}
+
+// Against a user of an application without a secret who would use up what the application may ask for, so that its
+// other users get no tokens: each grant has its own 60 a minute; neither the application's bucket nor the address
+// is charged.
+func TestTokenEndpoint_oneUserOfAPublicApplicationShutsOutNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		p, _ := s.registerApp(inBrowsers)
+		agreed := func(account string) answer {
+			return s.askToken(codeForm(p, s.agree(p, account, scopeOrders))).is(200)
+		}
+		greedy, other := agreed(s.account), agreed(s.addAccount("another"))
+		again, next := refreshForm(p, greedy.text("refresh_token")), ""
+		taken := 0
+		for i := range 700 { // the same successor again and again, also from other addresses and by other endpoints
+			a := s.askToken(again, []string{"Peer: 192.0.2.1:1", "Peer: 198.51.100.7:1"}[i%2])
+			if a.status == 200 {
+				next = a.text("refresh_token")
+				taken++
+			} else {
+				a.refuses(429, "temporarily_unavailable")
+			}
+		}
+		revoke := tokenForm("client_id", p.ID, "token", greedy.text("access_token"))
+		s.post("/oauth/revoke", revoke, formType).refuses(429, "temporarily_unavailable")
+		if taken != 60 {
+			t.Errorf("%d requests under one grant were answered", taken)
+		}
+		s.askToken(refreshForm(p, other.text("refresh_token"))).is(200)
+		agreed(s.account) // the greedy one's account has other users, too
+		time.Sleep(time.Minute)
+		s.askToken(refreshForm(p, next)).is(200)
+	})
+}
+
+// Against a stranger behind the same address who would keep somebody from signing in, by wrong codes: only wrong
+// codes are limited; a code has 60 random bits and lasts 15 minutes.
+func TestSignin_wrongCodesOfAStrangerKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		stranger := &visitor{service: s}
+		wrong := url.Values{"code": {"7K3M-Q9XD-2VTA"}}
+		for range signinTries {
+			stranger.visit("/oauth/signin", wrong).nowhere(403)
+		}
+		for range 100 {
+			stranger.visit("/oauth/signin", wrong).nowhere(429, "Too many requests")
+		}
+		person := &visitor{service: s}
+		person.visit("/oauth/signin", nil).is(200)
+		code := url.Values{"code": {s.signinCode(s.account)}}
+		person.visit("/oauth/signin", code).is(303)
+		person.visit("/oauth/signin", code).nowhere(429) // it is wrong now
+		person.visit("/oauth/connected", nil).is(200)
+	})
+}
+
+// Against anybody with the address of a provider's webhook who would have forged webhooks checked without end, or
+// keep the provider's out by them: 60 with a wrong signature a minute and address; signed ones are never limited.
+func TestPaymentWebhook_forgedOnesAreLimitedAndSignedOnesAreNot(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.authorized()
+		path := "/payments/stripe/" + p.ConnectionID
+		forge := func(path string) int {
+			return s.post(path, `{}`, "Stripe-Signature: t=1,v1=00", "Peer: pipe").status
+		}
+		for range 60 {
+			if got := forge(path); got != 401 {
+				t.Fatalf("a forged webhook is answered with %d", got)
+			}
+		}
+		for _, path := range []string{path, "/payments/stripe/" + newID("con", time.Now()),
+			"/payments/vipps/" + p.ConnectionID} {
+			if got := forge(path); got != http.StatusTooManyRequests {
+				t.Errorf("%s: one more is answered with %d", path, got)
+			}
+		}
+		s.accept(o.ID)
+		s.settle(p)
+		signed := s.takeNotices() // from the same address
+		for _, post := range signed {
+			if got := post(); got != http.StatusNoContent {
+				t.Errorf("a signed webhook is answered with %d", got)
+			}
+		}
+		if len(signed) == 0 {
+			t.Error("the provider had nothing to tell")
+		}
+	})
+}
+
+func TestOAuthPages_areLimitedApartFromTheTokenEndpoint(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, p := serviceWithApp(t, inBrowsers)
+		page := func() answer { return s.get(authorizePath(p.askFor())) }
+		for range 60 {
+			page().is(200)
+		}
+		page().is(429)
+		for range 3 { // what refills one bucket quickly must not refill the other
+			s.askToken(refreshForm(p, "x")).refuses(400, "invalid_grant")
+			time.Sleep(200 * time.Millisecond)
+			page().is(429)
+		}
+		asked := size(5, 600)
+		for i := range asked {
+			if s.askToken(refreshForm(p, "x"), "Peer: 192.0.2.9:1").refuses(400, "invalid_grant"); i == 0 {
+				s.spend("oauth 192.0.2.9", 600-asked)
+			}
+		}
+		s.get(authorizePath(p.askFor()), "Peer: 192.0.2.9:1").is(200)
+	})
+}
+
+func TestTokenEndpoint_aUsedCodeLeavesAnApplicationToOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, p := serviceWithApp(t, inBrowsers)
+		q, _ := s.registerApp(inBrowsers)
+		used := s.agree(p, s.account, scopeOrders)
+		s.askToken(codeForm(p, used)).is(200)
+		for range 60 {
+			s.askToken(codeForm(p, used)).refuses(400, "invalid_grant")
+		}
+		s.askToken(codeForm(p, used)).refuses(429, "temporarily_unavailable").has("Retry-After: 1")
+		s.askToken(codeForm(p, used), "Peer: 192.0.2.7:1").refuses(429, "temporarily_unavailable")
+		s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200)
+		s.askToken(codeForm(q, s.agree(q, s.account, scopeOrders))).is(200)
+		s.askToken(refreshForm(p, "x")).refuses(400, "invalid_grant") // which is counted by address alone
+		if left := s.server.addressBuckets.peek("app "+p.ID, appRate, s.server.monotonic()).remaining; left < appRate {
+			t.Errorf("the application has %d requests left", left)
+		}
+	})
+}
+
+func TestConsent_givesNoCodeWhenNobodyVouchesForTheApplicationAnyMore(t *testing.T) {
+	t.Parallel()
+	s := quietService(t)
+	tenant := s.addAccount("Trattoria")
+	p, _ := s.registerApp(func(p *app) { p.AccountID = tenant })
+	stranger, owner := s.signedIn(s.account), s.signedIn(tenant)
+	path := authorizePath(p.askFor())
+	form, own := stranger.visit(path, nil).agreeing(), owner.visit(path, nil).agreeing()
+	stranger.visit(path, form).is(303)
+	s.sql(`UPDATE apps SET verified_at = NULL WHERE id = ?`, p.ID) // within the second of its last change
+	stranger.visit(path, form).nowhere(403)
+	owner.visit(path, own).is(303)
+	s.hasRows(2, `grant_codes`)
 }

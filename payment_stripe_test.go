@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"os/exec"
 	"reflect"
 	"slices"
 	"strings"
@@ -629,4 +634,473 @@ func TestStripe_tellsWhatWasReleasedFromWhatWasGivenBack(t *testing.T) {
 	if whole.releases(0) {
 		t.Error("nothing was released of a payment that was captured whole")
 	}
+}
+
+// paysOut adds a payout to the sandbox, with as many charges of 20.00 as are wanted, and one dispute.
+func (s *stripeTest) paysOut(id string, arrival time.Time, charges int) {
+	s.inside(func() {
+		of := testObject{"id": id, "object": "payout", "automatic": true, "method": "standard", "status": "paid",
+			"reconciliation_status": "completed", "currency": "chf", "amount": int64(charges)*1942 - 3500,
+			"arrival_date": arrival.Unix()}
+		s.payouts = append([]testObject{of}, s.payouts...)
+		move := func(kind string, amount, fee int64, source testObject) {
+			s.moves[id] = append(s.moves[id], testObject{"id": s.newID("txn_"), "object": "balance_transaction",
+				"amount": amount, "fee": fee, "net": amount - fee, "currency": "chf", "reporting_category": kind,
+				"fee_details": []testObject{{"amount": fee, "type": "stripe_fee"}}, "created": arrival.Unix(),
+				"source": source})
+		}
+		if s.moves == nil {
+			s.moves = map[string][]testObject{}
+		}
+		move("payout", -of["amount"].(int64), 0, of)
+		charge := testObject{"object": "charge", "text": strings.Repeat("x", 4000)}
+		for range charges {
+			charge := testObject{"id": s.newID("ch_"), "payment_intent": s.newID("pi_"), "text": charge["text"]}
+			move("charge", 2000, 58, charge)
+		}
+		move("dispute", -2000, 1500, testObject{"id": s.newID("du_"), "payment_intent": s.newID("pi_"),
+			"text": strings.Repeat("evidence ", 20_000)})
+	})
+}
+
+// readsPayout reads what is in a payout, and returns its rows.
+func (s *stripeTest) readsPayout(id string) (rows []ledgerRow) {
+	s.t.Helper()
+	for after := ""; ; {
+		page, next, err := s.client.payoutRows(s.t.Context(), s.c, id, after)
+		must(s.t, err)
+		if rows, after = append(rows, page...), next; after == "" {
+			return rows
+		}
+	}
+}
+
+// readsPayouts reads a payout from the sandbox, so that the vendor's mock at an address judges the requests, and from
+// the mock itself, whose only movement is in US dollars.
+func (s *stripeTest) readsPayouts(mock string) {
+	s.t.Helper()
+	s.paysOut("po_1", s.clock(), stripePayoutsPage) // and two movements more: two pages
+	from := newStamp(s.clock()).day()
+	news, err := s.client.payouts(s.t.Context(), s.c, "", from, s.clock())
+	if err != nil || len(news.payouts) != 1 {
+		s.t.Fatalf("payouts: %+v %v", news, err)
+	}
+	equal(s.t, "rows", len(s.readsPayout(news.payouts[0].providerID)), stripePayoutsPage+1)
+
+	own := newStripeProvider(s.client.outbound, mock)
+	c := testConnection()
+	c.secrets.Key = "sk_test_123"
+	news, err = own.payouts(s.t.Context(), c, "2026-11-26", from, s.clock())
+	if err != nil || len(news.payouts) != 1 || news.payouts[0].currency != "USD" {
+		s.t.Fatalf("the mock's payouts: %+v %v", news, err)
+	}
+	rows, next, err := own.payoutRows(s.t.Context(), c, "po_other", "txn_1")
+	if err != nil || len(rows) != 1 || rows[0].currency != "USD" || next != "" {
+		s.t.Errorf("the mock's movements: %+v %q %v", rows, next, err)
+	}
+	if lacks, err := own.payoutLacks(s.t.Context(), c); err != nil || len(lacks) > 0 {
+		s.t.Errorf("the mock lacks %v, %v", lacks, err)
+	}
+}
+
+func TestStripePayout_ofAThousandRowsIsReadByTwelveCalls(t *testing.T) {
+	t.Parallel()
+	s := newStripeTest(t)
+	s.paysOut("po_1", s.clock(), 998) // with its own movement and a dispute, a thousand
+	calls := 0
+	s.watches(func(_ *http.Request, acted *testAnswer) *testAnswer {
+		if acted != nil {
+			calls++
+		}
+		return nil
+	})
+	news, err := s.client.payouts(t.Context(), s.c, "", newStamp(s.clock()).day(), s.clock())
+	must(t, err)
+	sum, ids := int64(0), map[string]bool{}
+	for _, row := range s.readsPayout(news.payouts[0].providerID) {
+		sum, ids[row.id] = sum+row.net(), true
+	}
+	if len(ids) != 999 || sum != news.payouts[0].amount || news.payouts[0].amount != 998*1942-3500 {
+		t.Errorf("%d rows of %d, and the payout is %d", len(ids), sum, news.payouts[0].amount)
+	}
+	if calls > 12 {
+		t.Errorf("%d calls", calls)
+	}
+}
+
+// Against a payout that is told to be paid, and fails some days later: it is listed again.
+func TestStripePayout_isListedAgainForTwoWeeks(t *testing.T) {
+	t.Parallel()
+	s := newStripeTest(t)
+	now := time.Date(2026, 11, 26, 23, 30, 0, 0, time.UTC)
+	for day := 1; day <= 26; day++ {
+		s.paysOut(fmt.Sprintf("po_%d", day), time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC), 1)
+	}
+	for _, c := range []struct{ cursor, from, last string }{
+		{"", "2026-11-20", "po_20"}, {"", "2026-10-01", "po_1"}, {"2026-11-26", "2026-11-20", "po_20"},
+		{"2026-11-26", "2026-11-12", "po_12"}, {"2026-11-20", "2026-01-01", "po_6"},
+		{"2026-11-10", "2026-01-01", "po_1"}, {"", "2026-11-27", ""}, {"2026-12-20", "2026-01-01", ""},
+	} {
+		news, err := s.client.payouts(t.Context(), s.c, c.cursor, c.from, now)
+		must(t, err)
+		last := ""
+		for _, told := range news.payouts {
+			last = told.providerID
+		}
+		equal(t, c.cursor+" from "+c.from, last, c.last)
+		if news.cursor != "2026-11-26" || news.more || len(news.rows) > 0 {
+			t.Errorf("%+v", news)
+		}
+	}
+	for _, wrong := range []string{"yesterday", "2026-11-26 x"} {
+		if news, err := s.client.payouts(t.Context(), s.c, wrong, "2026-11-26", now); news != nil || err == nil {
+			t.Errorf("from %s on: %+v", wrong, news)
+		}
+	}
+}
+
+func TestStripePayout_namesTheMissingPermissions(t *testing.T) {
+	t.Parallel()
+	s := newStripeTest(t)
+	const hook = "https://api.example.com/v1/payments/stripe/con_1"
+	var denied []string // paths
+	var answer *testAnswer
+	s.watches(func(r *http.Request, _ *testAnswer) *testAnswer {
+		for _, path := range denied {
+			if r.URL.Path == path {
+				return answer
+			}
+		}
+		return nil
+	})
+	forbidden := testFailure(403, "invalid_request_error", "more_permissions_required")
+	denied, answer = []string{stripePayouts, stripeMoves}, forbidden
+	must(t, s.client.connect(t.Context(), s.c, hook)) // a key without them takes payments
+	for _, c := range []struct {
+		denied []string
+		answer *testAnswer
+		want   string
+	}{
+		{nil, nil, "[] <nil>"},
+		{[]string{stripePayouts}, forbidden, "[Payouts: read] <nil>"},
+		{[]string{stripeMoves}, forbidden, "[Balance Transaction Sources: read] <nil>"},
+		{[]string{stripePayouts, stripeMoves}, forbidden,
+			"[Payouts: read Balance Transaction Sources: read] <nil>"},
+		{[]string{stripeMoves}, &testAnswer{status: 403, body: []byte("<html>")},
+			"[] reading /v1/balance_transactions: the answer is http_403"},
+		{[]string{stripePayouts}, testFailure(401, "invalid_request_error", "api_key_expired"),
+			"[] reading /v1/payouts: the answer is api_key_expired"},
+		{[]string{stripePayouts}, testOK(testObject{"object": "charge"}),
+			"[] reading /v1/payouts: the answer is malformed_answer"},
+	} {
+		s.inside(func() { denied, answer = c.denied, c.answer })
+		lacks, err := s.client.check(t.Context(), s.c)
+		equal(t, fmt.Sprint(c.denied), fmt.Sprint(lacks, " ", err), c.want)
+	}
+}
+
+func FuzzStripeMoves(f *testing.F) {
+	f.Add(`{"object":"list","has_more":true,"data":[{"id":"txn_1","object":"balance_transaction","amount":-2000,` +
+		`"fee":1500,"net":-3500,"fee_details":[{"amount":1400,"type":"stripe_fee"},{"amount":100,"type":"tax"}],` +
+		`"currency":"chf","created":1795400000,"reporting_category":"dispute","source":{"id":"du_1",` +
+		`"payment_intent":"pi_1"}}]}`)
+	f.Add(`{"object":"list","data":[{"id":"txn_1","object":"balance_transaction","amount":-5,"net":-5,` +
+		`"currency":"chf","reporting_category":"tax","source":"po_1"},{"id":"txn_2","object":"balance_transaction",` +
+		`"currency":"chf","reporting_category":"payout","source":"po_1"}]}`)
+	f.Add(`{"object":"list","data":[{"source":null},{"source":7},{"fee_details":[{"amount":9e18}]}]}`)
+	f.Fuzz(func(t *testing.T, body string) {
+		var page stripePage[stripeMove]
+		if json.Unmarshal([]byte(body), &page) != nil {
+			return
+		}
+		rows, next, ok := rowsOf(&page, "po_1")
+		if !ok {
+			return
+		}
+		if next != "" && !isStripeID("txn_", next) || page.More != (next != "") {
+			t.Errorf("it goes on after %q", next)
+		}
+		for _, r := range rows {
+			checkLedgerRow(t, &r)
+			told := slices.ContainsFunc(page.Data, func(m stripeMove) bool { return m.ID == r.id && m.Net == r.net() })
+			if !told || r.intentID != "" && !isStripeID("pi_", r.intentID) {
+				t.Errorf("%+v of %s", r, body)
+			}
+		}
+	})
+}
+
+// checkLedgerRow checks what is true of each row of a provider's ledger.
+func checkLedgerRow(t *testing.T, r *ledgerRow) {
+	t.Helper()
+	known := map[string]bool{rowPayment: true, rowRefund: true, rowDispute: true, rowFee: true, rowReserve: true,
+		rowReturned: true, rowCorrection: true, rowUnknown: true}
+	for _, text := range []string{r.id, r.kind, r.source, r.intentID, r.paymentID} {
+		if strings.IndexFunc(text, isNotVisible) >= 0 || len(text) > 300 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if r.id == "" || r.kind == "" || !known[r.category] || len(r.currency) != 3 || !inBounds(r.amount) ||
+		r.category == rowFee && r.amount != 0 || r.at.Year() < 1970 || r.at.Year() > 9999 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A stripeTest is the client of Stripe, connected to a sandbox whose clock the test moves.
+type stripeTest struct {
+	*testProvider
+	t      testing.TB
+	ahead  atomic.Int64 // of the provider's clock
+	client *stripeProvider
+	c      *unsealedConnection
+	guest  *http.Client // a browser that follows no redirect
+	order  *order
+}
+
+const testReturnURL = "https://orders.example.com/done"
+
+// newStripeTest starts a test provider on loopback.
+func newStripeTest(t testing.TB) *stripeTest {
+	t.Helper()
+	s := &stripeTest{t: t}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.handler().ServeHTTP(w, r)
+	}))
+	o := newOutbound(demoOutbound)
+	s.testProvider = newTestProvider(o, server.URL, s.clock)
+	t.Cleanup(func() { server.Close(); s.close(); o.close() })
+	s.client = newStripeProvider(o, server.URL)
+	s.c = testConnection()
+	s.guest = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	t.Cleanup(s.guest.CloseIdleConnections)
+	s.order = &order{ID: newID("ord", s.clock()), Currency: "CHF", ExpiresAt: newStamp(s.clock()).after(time.Hour)}
+	return s
+}
+
+func testConnection() *unsealedConnection {
+	return &unsealedConnection{&paymentConnection{ID: newID("con", time.Now()), Provider: providerStripe},
+		connectionSecrets{Key: "rk_test_123"}}
+}
+
+func (s *stripeTest) clock() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
+
+// inside looks into the provider, or changes it, between two calls.
+func (s *stripeTest) inside(look func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	look()
+}
+
+// watches sets the provider's watch.
+func (s *stripeTest) watches(watch func(*http.Request, *testAnswer) *testAnswer) {
+	s.inside(func() { s.watch = watch })
+}
+
+// does carries out an operation, which must succeed.
+func (s *stripeTest) does(kind string, p *payment, amount int64) sentOperation {
+	s.t.Helper()
+	op := testOperation(kind, p, amount)
+	sent, err := s.client.send(s.t.Context(), s.c, op, s.client.call(op, p, s.order, testReturnURL))
+	if err != nil {
+		s.t.Fatalf("%s: %v", kind, err)
+	}
+	return sent
+}
+
+func testOperation(kind string, p *payment, amount int64) *paymentOperation {
+	op := &paymentOperation{ID: newID("op", time.Now()), PaymentID: p.ID, Kind: kind, Amount: amount}
+	if kind == opRefund {
+		op.RefundID = ptr(newID("ref", time.Now()))
+	}
+	return op
+}
+
+// starts makes an attempt of 20.00, for which there is a session then.
+func (s *stripeTest) starts() *payment {
+	s.t.Helper()
+	now := newStamp(s.clock())
+	p := &payment{ID: newID("pay", now.Time), OrderID: s.order.ID, Method: methodCard, Amount: 2000, Currency: "CHF",
+		State: paymentCreated, CreatedAt: now}
+	done := s.does(opCreate, p, p.Amount)
+	p.SessionID, p.URL, p.State = &done.sessionID, &done.url, paymentPending
+	return p
+}
+
+// looks reads the state of an attempt, which must succeed, and keeps what it says.
+func (s *stripeTest) looks(p *payment) *paymentReport {
+	s.t.Helper()
+	r, err := s.client.fetchStatus(s.t.Context(), s.c, p)
+	must(s.t, err)
+	p.SessionID, p.IntentID = nilIfEmpty(r.sessionID), nilIfEmpty(r.intentID)
+	if r.captured > 0 {
+		p.State = paymentCaptured
+	}
+	return r
+}
+
+// chooses presses a button on the page of an attempt.
+func (s *stripeTest) chooses(p *payment, choice string) *http.Response {
+	s.t.Helper()
+	resp, err := s.guest.PostForm(*p.URL, url.Values{"do": {choice}})
+	must(s.t, err)
+	s.t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+// authorized starts an attempt and pays it.
+func (s *stripeTest) authorized() *payment {
+	s.t.Helper()
+	p := s.starts()
+	if resp := s.chooses(p, "pay"); resp.StatusCode != 303 || resp.Header.Get("Location") != testReturnURL {
+		s.t.Fatalf("paying answers %d to %q", resp.StatusCode, resp.Header.Get("Location"))
+	}
+	s.looks(p)
+	return p
+}
+
+// captured starts an attempt, pays it, and captures a part.
+func (s *stripeTest) captured(amount int64) *payment {
+	s.t.Helper()
+	p := s.authorized()
+	s.does(opCapture, p, amount)
+	s.looks(p)
+	return p
+}
+
+// failRefund lets a refund fail that had succeeded.
+func (p *testProvider) failRefund(intentID, id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := p.intent(intentID)
+	r := i.refunds[slices.IndexFunc(i.refunds, func(r *testRefund) bool { return r.id == id })]
+	r.status, r.failure = "failed", "lost_or_stolen_card"
+	p.emit("refund.failed", r.object(i))
+}
+
+// dispute opens a dispute about all of a payment, or decides it: "needs_response", "won", "lost".
+func (p *testProvider) dispute(intentID, status string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i, kind := p.intent(intentID), "charge.dispute.closed"
+	if len(i.disputes) == 0 {
+		i.disputes, kind = append(i.disputes, &testDispute{p.newID("du_"), "", i.received, p.now().Unix(), 0}),
+			"charge.dispute.created"
+	}
+	if i.disputes[0].status = status; status == "won" {
+		i.disputes[0].reinstated = p.now().Unix()
+	}
+	p.emit(kind, i.disputes[0].object(i))
+}
+
+// startStripeMock starts the vendor's own mock, which knows the form of every request, and returns its
+// address.
+func startStripeMock(t testing.TB) string {
+	t.Helper()
+	programsOrSkip(t, "stripe-mock")
+	cmd := exec.Command("stripe-mock", "-http-addr", "127.0.0.1:", "-strict-version-check")
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		io.Copy(io.Discard, out)
+		cmd.Wait()
+	})
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if address, ok := strings.CutPrefix(lines.Text(), "Listening for HTTP at address: "); ok {
+			go io.Copy(io.Discard, out) // what it logs of each request
+			return "http://" + address
+		}
+	}
+	t.Fatal("stripe-mock does not say where it listens")
+	return ""
+}
+
+// forwardTo sends each request to the vendor's mock before it is carried out, and fails the test with what
+// the mock refuses.
+func (s *stripeTest) forwardTo(mock string) (seen *[]string) {
+	seen = new([]string)
+	s.watches(func(r *http.Request, acted *testAnswer) *testAnswer {
+		if acted != nil {
+			return nil
+		}
+		body, _ := io.ReadAll(r.Body)
+		forwarded, err := http.NewRequest(r.Method, mock+r.URL.RequestURI(), bytes.NewReader(body))
+		if err != nil {
+			s.t.Error(err)
+			return nil
+		}
+		forwarded.Header = r.Header.Clone()
+		forwarded.Header.Set("Authorization", "Bearer sk_test_123")
+		resp, err := s.guest.Do(forwarded)
+		if err != nil {
+			s.t.Error(err)
+			return nil
+		}
+		defer resp.Body.Close()
+		if text, _ := io.ReadAll(resp.Body); resp.StatusCode >= 300 {
+			s.t.Errorf("%s %s: stripe-mock answers %d to %s\n%s", r.Method, r.URL, resp.StatusCode, body, text)
+		}
+		*seen = append(*seen, r.Method+" "+r.URL.Path)
+		return nil
+	})
+	return seen
+}
+
+func TestTestProvider_refusesWhatCanNotFollow(t *testing.T) {
+	t.Parallel()
+	s := newStripeTest(t)
+	open, authorized, captured, cancelled := s.starts(), s.authorized(), s.captured(1500), s.authorized()
+	s.does(opCancel, cancelled, 0)
+	refunded := s.captured(2000)
+	s.does(opRefund, refunded, 1999)
+	for _, c := range []struct {
+		name, kind string
+		p          *payment
+		amount     int64
+		reason     string
+	}{
+		{"capturing what nobody has paid", opCapture, open, 100, "resource_missing"},
+		{"capturing more than is authorised", opCapture, authorized, 2001, "amount_too_large"},
+		{"capturing nothing", opCapture, authorized, 0, "amount_too_small"},
+		{"capturing twice", opCapture, captured, 500, "payment_intent_unexpected_state"},
+		{"capturing what was cancelled", opCapture, cancelled, 500, "payment_intent_unexpected_state"},
+		{"cancelling twice", opCancel, cancelled, 0, "payment_intent_unexpected_state"},
+		{"cancelling what was captured", opCancel, captured, 0, "payment_intent_unexpected_state"},
+		{"expiring what was paid", opExpire, authorized, 0, "invalid_request_error"},
+		{"giving back what was not captured", opRefund, authorized, 100, "payment_intent_unexpected_state"},
+		{"giving back more than was captured", opRefund, captured, 1501, "amount_too_large"},
+		{"giving back more than is left", opRefund, refunded, 2, "amount_too_large"},
+	} {
+		op := testOperation(c.kind, c.p, c.amount)
+		call := s.client.call(op, c.p, s.order, testReturnURL)
+		if c.p.IntentID == nil && c.kind == opCapture {
+			call.Path = "/v1/payment_intents/pi_none/capture"
+		}
+		_, err := s.client.send(t.Context(), s.c, op, call)
+		if failed, ok := errors.AsType[*outboundError](err); !ok || !failed.final() || failed.reason != c.reason {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	s.does(opRefund, refunded, 1)
+	s.does(opCancel, authorized, 0)
+}
+
+// TestClients_sandboxOfStripe serves a sandbox at the address that WIDGETD_SANDBOX names, for the programs of
+// .ci/clients/run, until its standard input ends.
+func TestClients_sandboxOfStripe(t *testing.T) {
+	t.Parallel()
+	address := os.Getenv("WIDGETD_SANDBOX")
+	if address == "" {
+		t.Skip("WIDGETD_SANDBOX names no address: .ci/clients/run runs this test")
+	}
+	sandbox := newTestProvider(newOutbound(demoOutbound), "http://"+address, time.Now)
+	defer sandbox.close()
+	listener, err := net.Listen("tcp", address)
+	must(t, err)
+	web := &http.Server{Handler: sandbox.handler()}
+	go web.Serve(listener)
+	defer web.Close()
+	io.Copy(io.Discard, os.Stdin)
 }

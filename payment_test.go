@@ -3,6 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -229,4 +233,692 @@ func (s *shop) isReleased() {
 	p = s.await(o.ID, orderCancelled, paymentCancelled)
 	equal(s.t, "what the provider has", s.money(p), (providersMoney{}))
 	s.once(o.ID, eventOrderCancelled)
+}
+
+// twint has guests pay by TWINT from now on.
+func (s *shop) twint() { s.method = methodTwint }
+
+// charged returns an order that was paid by TWINT, and its attempt.
+func (s *shop) charged(change ...func(*order)) (*order, *payment) {
+	s.t.Helper()
+	s.twint()
+	o := s.place(change...)
+	p := s.start(o.ID)
+	s.authorize(p)
+	p = s.settle(p)
+	s.states(o.ID, orderAuthorized, paymentCaptured)
+	return s.row(o.ID), p
+}
+
+// decideOn lets somebody decide about an order.
+func (s *shop) decideOn(id string, act func(*tx, owner, string, string) (*order, error)) {
+	s.t.Helper()
+	s.change(func(t *tx) error { return second(act(t, anyAccount, id, actorCommand)) })
+	s.accountedFor()
+}
+
+// givenBackThere has somebody give an amount back on the provider's own pages. late: it is there for more than a day.
+func (s *shop) givenBackThere(p *payment, amount int64, late ...bool) {
+	s.t.Helper()
+	s.provider.mu.Lock()
+	s.provider.createRefund("", map[string][]string{"payment_intent": {*p.IntentID},
+		"amount": {strconv.FormatInt(amount, 10)}})
+	s.provider.mu.Unlock()
+	if len(late) == 0 {
+		s.settle(p)
+	} else {
+		s.late(p)
+	}
+	s.accountedFor()
+}
+
+// late has all refunds of an attempt take more than a day.
+func (s *shop) late(p *payment) {
+	s.t.Helper()
+	s.refundsBecome(p, "pending")
+	time.Sleep(refundLate + time.Hour)
+	s.settle(p)
+	s.inReview(p, reasonRefundPending, 1)
+}
+
+// TestTwint_refundsStayAsTheyWereMadeWhateverHappensToOthers has food for 30.00 and wine for 20.00 be paid for days
+// before they are wanted.
+func TestTwint_refundsStayAsTheyWereMadeWhateverHappensToOthers(t *testing.T) {
+	t.Parallel()
+	type telling struct {
+		happens  func(*shop, *order, *payment)
+		held     int64 // that the provider has at last
+		refunded int64 // of the total
+		food     int64 // at the rate of 2.6 %, and its VAT
+		foodVAT  int64
+		wineVAT  int64 // at 8.1 %
+		order    string
+		attempt  string
+		refunds  string
+	}
+	noWine := func(s *shop, o *order, p *payment) {
+		s.accept(o.ID, linePart{Line: 1, Quantity: 0})
+		s.settle(p)
+	}
+	bankTakes := func(s *shop, p *payment, amount int64) {
+		s.provider.dispute(*p.IntentID, "needs_response")
+		s.atProvider(p, func(x *testSession) { x.intent.disputes[0].amount = amount })
+		s.settle(p)
+	}
+	bankPutsBack := func(s *shop, p *payment) {
+		s.provider.dispute(*p.IntentID, "won")
+		s.settle(p)
+		s.settle(p)
+	}
+	inShops(t, map[string]telling{
+		"the wine is given back, then not accepted": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 2000)
+			noWine(s, o, p)
+		}, 3000, 0, 1800, 46, 90, orderPaid, paymentPartRefunded, "found 2000"},
+		"more than the wine": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 3500)
+			noWine(s, o, p)
+		}, 1500, 1500, 900, 23, 45, orderPartRefunded, paymentPartRefunded, "found 3500"},
+		"less than the wine, and some of the food later": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 500)
+			noWine(s, o, p)
+			s.givenBackThere(p, 1000)
+		}, 2000, 1000, 1800, 46, 15, orderPartRefunded, paymentPartRefunded,
+			"found 1000, found 500, not_accepted 1500"},
+		"what was given back fails": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 2000)
+			noWine(s, o, p)
+			s.refundsBecome(p, "failed")
+			s.settle(p)
+		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, "found 2000 failed, not_accepted 2000"},
+		"the bank takes some, and puts it back": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 500)
+			bankTakes(s, p, 1000)
+			noWine(s, o, p)
+			equal(s.t, "what is given back while the bank has 10.00", s.money(p).refunded, 2000)
+			bankPutsBack(s, p)
+		}, 3000, 0, 2700, 68, 23, orderPaid, paymentPartRefunded, "found 500, not_accepted 1500"},
+		"the bank takes most of it": {func(s *shop, o *order, p *payment) {
+			bankTakes(s, p, 4000)
+			noWine(s, o, p)
+			equal(s.t, "what is given back while the bank has 40.00", s.money(p).refunded, 1000)
+			bankPutsBack(s, p)
+		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, "not_accepted 1000, not_accepted 1000"},
+		"all is accepted, and a late one of ours makes no room": {func(s *shop, o *order, p *payment) {
+			s.accept(o.ID)
+			s.fail(opRefund, fault500After)
+			s.refund(o.ID, 2000)
+			s.settle(p)
+			s.late(p)
+			s.givenBackThere(p, 1000)
+			s.inReview(p, reasonRefundPending, 1)
+			s.refundsBecome(p, "succeeded")
+		}, 2000, 3000, 1200, 30, 60, orderPartRefunded, paymentPartRefunded, "asked 2000, found 1000"},
+		"all in one, after a refund that failed": {func(s *shop, o *order, p *payment) {
+			s.fail(opRefund, fault400)
+			noWine(s, o, p)
+			s.givenBackThere(p, 5000)
+		}, 0, 3000, 0, 0, 0, orderRefunded, paymentRefunded, "found 5000, not_accepted 2000 failed"},
+		"asked for, after a refund that failed": {func(s *shop, o *order, p *payment) {
+			s.fail(opRefund, fault400)
+			noWine(s, o, p)
+			s.inReview(p, reasonCaptureDiffers, 1)
+			s.refund(o.ID, 2000)
+		}, 3000, 0, 1800, 46, 90, orderPaid, paymentPartRefunded, "asked 2000, not_accepted 2000 failed"},
+		"accepted while one is late": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 2000, true)
+			noWine(s, o, p)
+			s.refundsBecome(p, "succeeded")
+		}, 3000, 0, 1800, 46, 90, orderPaid, paymentPartRefunded, "found 2000"},
+		"accepted while one is late, which fails": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 2000, true)
+			noWine(s, o, p)
+			s.refundsBecome(p, "failed")
+			s.settle(p)
+		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, "found 2000 failed, not_accepted 2000"},
+		"rejected while one is late": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 2000, true)
+			s.decideOn(o.ID, plainReject)
+			s.settle(p)
+			equal(s.t, "what is given back at once", s.money(p).refunded, 5000)
+			s.refundsBecome(p, "succeeded")
+		}, 0, 0, 0, 0, 0, orderCancelled, paymentRefunded, "found 2000, not_accepted 3000"},
+	}, func(s *shop, want telling) {
+		o, p := s.charged(func(o *order) {
+			o.Lines, o.Delivery = []orderLine{{Name: "Food", Quantity: 1, UnitAmount: 3000, VATRate: 260},
+				{Name: "Wine", Quantity: 1, UnitAmount: 2000, VATRate: 810}}, 0
+			o.WantedAt = newStamp(time.Now().Add(days(10)))
+		})
+		want.happens(s, o, p)
+		s.settle(p)
+		s.accountedFor()
+		s.states(o.ID, want.order, want.attempt)
+		o, refunds := s.row(o.ID), []string{}
+		for _, f := range s.refundsOf(o.ID) {
+			failed := map[string]string{refundFailed: " failed"}[string(f.State)]
+			refunds = append(refunds, fmt.Sprint(f.Kind, " ", f.Amount, failed))
+		}
+		slices.Sort(refunds)
+		sum := func(column string, rate int) int64 {
+			return int64(s.count(`SELECT coalesce(sum(iif(what LIKE 'refund%', -`+column+`, `+column+`)), 0)
+				FROM revenue_sums WHERE what IN ('sale', 'refund') AND rate = ?`, rate))
+		}
+		equal(s.t, "its refunds", strings.Join(refunds, ", "), want.refunds)
+		equal(s.t, "its revenue", int64(s.sums()), want.held)
+		m := s.money(p)
+		equal(s.t, "held, refunded, food, VAT of food and wine",
+			[...]int64{m.captured - m.refunded, o.Refunded, sum("gross", 260), sum("vat", 260), sum("vat", 810)},
+			[...]int64{want.held, want.refunded, want.food, want.foodVAT, want.wineVAT})
+	})
+}
+
+// TestTwint_whatWasGivenBackThereIsToldAfterThatTheOrderIsCancelled has all be given back while the order waits.
+func TestTwint_whatWasGivenBackThereIsToldAfterThatTheOrderIsCancelled(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.charged()
+		s.givenBackThere(p, o.Total)
+		s.states(o.ID, orderCancelled, paymentRefunded)
+		told := ""
+		s.check(s.store.each(`SELECT type FROM events WHERE subject_id = ? ORDER BY seq DESC LIMIT 2`, []any{o.ID},
+			func(scan func(...any) error) (err error) {
+				var kind string
+				err = scan(&kind)
+				told = kind + " " + told
+				return err
+			}))
+		equal(t, "the last events", told, "order.cancelled order.refunded ")
+	})
+}
+
+// TestTwint_countsOnTheDayOfItsCaptureAndItsRefundLater refuses a pre-order a week after it was charged.
+func TestTwint_countsOnTheDayOfItsCaptureAndItsRefundLater(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.charged(func(o *order) { o.WantedAt = newStamp(time.Now().Add(days(10))) })
+		dateOf := func(at time.Time) string { return at.Add(-4 * time.Hour).UTC().Format(time.DateOnly) }
+		s.change(func(t *tx) error {
+			t.freezeDay(s.account, dateOf(o.PaidAt.Time), "CHF")
+			return nil
+		})
+		time.Sleep(days(7))
+		s.decideOn(o.ID, plainReject)
+		s.settle(p)
+		day := func(at time.Time) int {
+			return s.count(`SELECT coalesce(sum(iif(what IN ('sale', 'delivery'), gross, -gross)), 0)
+				FROM revenue_sums WHERE date = ?`, dateOf(at))
+		}
+		equal(s.t, "the day it was charged", day(o.PaidAt.Time), 4200)
+		equal(s.t, "the day it was given back", day(time.Now()), -4200)
+	})
+}
+
+func TestMethods_offeredAreThoseThatCanSucceed(t *testing.T) {
+	t.Parallel()
+	const now, accepted, handover = ":" + noteChargedNow, ":" + noteChargedAccepted, ":" + noteChargedHandover
+	inShop(t, func(s *shop) {
+		for _, c := range []struct {
+			currency string
+			amount   int64
+			ahead    time.Duration
+			handover bool
+			want     string
+		}{
+			{"CHF", 4200, 0, false, "twint" + now + " card" + accepted},
+			{"CHF", 500_000, 0, false, "twint" + now + " card" + accepted},
+			{"CHF", 500_001, 0, false, "card" + accepted},
+			{"EUR", 4200, 0, false, "mobile" + handover + " card" + accepted},
+			{"NOK", 4200, days(50), false, "mobile" + handover + " card" + accepted},
+			{"DKK", 4200, days(13), false, "mobile" + handover + " card" + accepted},
+			{"DKK", 4200, days(15), false, "card" + accepted},
+			{"CHF", 4200, days(6), true, "twint" + now + " card" + handover},
+			{"CHF", 4200, days(8), true, "twint" + now + " card" + accepted},
+			{"ISK", 4200, 0, false, ""},
+		} {
+			capture := map[bool]string{true: captureOnHandover, false: captureOnAccept}[c.handover]
+			s.sql(`INSERT OR REPLACE INTO account_settings (account_id, capture_on) VALUES (?, ?)`, s.account, capture)
+			o := &order{AccountID: s.account, Currency: c.currency, Total: c.amount}
+			if c.ahead > 0 {
+				o.WantedAt = newStamp(time.Now().Add(c.ahead))
+			}
+			offered, err := s.engine.methodsFor(o)
+			s.check(err)
+			got := ""
+			for i, m := range offered {
+				if i > 0 {
+					got += " "
+				}
+				got += m.Method + ":" + m.Note
+			}
+			equal(s.t, fmt.Sprint(c), got, c.want)
+		}
+		s.sql(`UPDATE payment_connections SET methods = '[]'`) // as before TWINT
+		offered, err := s.engine.methodsFor(&order{AccountID: s.account, Currency: "CHF", Total: 4200})
+		s.check(err)
+		equal(s.t, "offered without -methods", fmt.Sprint(offered), "[{card "+noteChargedAccepted+"}]")
+		o := s.place(func(o *order) { o.Currency = "CHF" })
+		_, err = s.engine.startAttempt(s.t.Context(), o.ID, methodTwint, siteOrigin)
+		equal(s.t, "TWINT where it is not offered", err, error(errMethod))
+	}, providerStripe, providerVipps)
+}
+
+// judged is a verdict in words: the state of the attempt with its reason, the states that its order enters, what is
+// asked of the provider, and what somebody is told.
+func judged(v verdict) string {
+	said := []string{string(v.payment.State)}
+	if v.payment.Reason != nil {
+		said[0] += " (" + *v.payment.Reason + ")"
+	}
+	for _, m := range v.moves {
+		said = append(said, "order "+string(m.state))
+	}
+	if v.next != nil && v.next.amount > 0 {
+		said = append(said, v.next.kind+" "+strconv.FormatInt(v.next.amount, 10))
+	} else if v.next != nil {
+		said = append(said, v.next.kind)
+	}
+	if v.review {
+		said = append(said, "told")
+	}
+	if v.warn {
+		said = append(said, "warned")
+	}
+	return strings.Join(said, ", ")
+}
+
+// judgedFacts are those of an order of 42.00 that a guest has been able to pay by card for an hour, and still is.
+func judgedFacts() *facts {
+	at := newStamp(time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC))
+	o := &order{ID: "ord_1", State: orderOpen, Currency: "CHF", Total: 4200, PaymentID: new("pay_1"),
+		VAT:   []vatSum{{Rate: 810, Gross: 4200, VAT: 315}},
+		Lines: []orderLine{{Quantity: 1, Accepted: 1, UnitAmount: 4200, VATRate: 810, Gross: 4200}}}
+	p := &payment{ID: "pay_1", OrderID: o.ID, Provider: providerStripe, Method: methodCard, State: paymentPending,
+		Amount: 4200, Currency: "CHF", CreatedAt: at.after(-time.Hour)}
+	return &facts{orderMoney: orderMoney{order: o, payment: p, now: at.Time}, accepts: 30, reserves: days(7),
+		report: &paymentReport{phase: phaseOpen, amount: 4200, currency: "CHF"}}
+}
+
+// is sets the states of the attempt and of the order.
+func (f *facts) is(attempt, order string) {
+	f.payment.State, f.order.State = paymentState(attempt), orderState(order)
+}
+
+// approves has the provider report what can be captured, was captured and was given back.
+func (f *facts) approves(authorized, captured, refunded int64) {
+	f.report.phase, f.payment.Authorized, f.payment.Captured, f.payment.Refunded = phaseApproved, authorized, captured,
+		refunded
+}
+
+// ofTwint makes it an attempt that is captured by being paid.
+func (f *facts) ofTwint() { f.payment.Method = methodTwint }
+
+// paidBefore has the attempt have paid the order an hour ago.
+func (f *facts) paidBefore() {
+	f.is(paymentCaptured, orderPaid)
+	f.payment.CapturedAt = f.payment.CreatedAt
+	f.order.PaidAt, f.order.Method = f.payment.CreatedAt, new(orderMethod(f.payment.Method))
+}
+
+// deadBefore has the attempt be in review since the order was dead when its money was captured.
+func (f *facts) deadBefore() {
+	f.is(paymentReview, orderCancelled)
+	f.payment.CapturedAt, f.payment.Reason = f.payment.CreatedAt, new(reasonDeadOrder)
+}
+
+// givesBack adds a refund of ours, made a while ago.
+func (f *facts) givesBack(amount int64, state string, ago time.Duration) {
+	f.refunds = append(f.refunds, refund{ID: "ref_1", PaymentID: &f.payment.ID, Amount: amount,
+		State: refundState(state),
+		Kind:  refundAsked, Source: sourceOurs, CreatedAt: newStamp(f.now.Add(-ago))})
+	f.stored = slices.Clone(f.refunds)
+}
+
+// refuses has the provider have refused an operation three times.
+func (f *facts) refuses(kind string) {
+	for range maxRefused {
+		f.operations = append(f.operations, paymentOperation{Kind: kind, State: operationRefused, Status: new(400),
+			CreatedAt: newStamp(f.now)})
+	}
+}
+
+func TestPayment_isJudgedByItsFacts(t *testing.T) {
+	t.Parallel()
+	ended := func(f *facts, phase paymentPhase, attempt, order string) {
+		f.is(attempt, order)
+		f.report.phase = phase
+	}
+	for rule, c := range map[string]struct {
+		with func(f *facts)
+		want string
+	}{
+		// The provider does not know it.
+		"never reached the provider": {func(f *facts) { ended(f, phaseUnknown, paymentCreated, orderOpen) },
+			"failed (unknown_there)"},
+		"confirmed, and unknown since": {func(f *facts) { ended(f, phaseUnknown, paymentPending, orderOpen) },
+			"failed (unknown_there)"},
+		"unknown for less than half an hour": {func(f *facts) {
+			ended(f, phaseUnknown, paymentPending, orderOpen)
+			f.payment.CreatedAt = newStamp(f.now.Add(-29 * time.Minute))
+		}, "pending"},
+		"unknown while the clock is in doubt": {func(f *facts) {
+			ended(f, phaseUnknown, paymentPending, orderOpen)
+			f.doubted = true
+		}, "pending"},
+		"authorised, and unknown since": {func(f *facts) { ended(f, phaseUnknown, paymentAuthorized, orderAuthorized) },
+			"review (unknown_there), told"},
+		"known again": {func(f *facts) {
+			f.is(paymentReview, orderAuthorized)
+			f.payment.Reason = new(reasonUnknown)
+			f.approves(4200, 0, 0)
+		}, "authorized"},
+
+		// The guest can still pay.
+		"confirmed":               {func(f *facts) { f.payment.State = paymentCreated }, "pending"},
+		"asks for another amount": {func(f *facts) { f.report.amount++ }, "review (amount_differs), expire, told"},
+		"asks for another currency": {func(f *facts) { f.report.currency = "EUR" },
+			"review (currency_differs), expire, told"},
+		"nothing is to be paid any more": {func(f *facts) { f.order.State = orderCancelled }, "pending, expire"},
+		"the order is to end": {func(f *facts) { f.order.Closing = new(orderClosing(closingExpired)) },
+			"pending, expire"},
+		"the account is closed": {func(f *facts) { f.closed = true }, "pending, expire"},
+		"can't be closed": {func(f *facts) { f.closed = true; f.refuses(opExpire) },
+			"review (operation_refused), told"},
+
+		// Its money is authorised.
+		"authorised": {func(f *facts) { f.approves(4200, 0, 0) }, "authorized, order authorized"},
+		"authorised, another amount": {func(f *facts) { f.approves(4200, 0, 0); f.report.amount++ },
+			"review (amount_differs), told"},
+		"authorised after it had expired": {func(f *facts) {
+			f.payment.State, f.payment.EndedAt = paymentExpired, newStamp(f.now)
+			f.approves(4200, 0, 0)
+		}, "authorized, order authorized"},
+		"authorised while the order was to end": {func(f *facts) {
+			f.order.Closing = new(orderClosing(closingExpired))
+			f.approves(4200, 0, 0)
+		}, "authorized, order authorized"},
+		"authorised for a dead order": {func(f *facts) { f.is(paymentPending, orderExpired); f.approves(4200, 0, 0) },
+			"authorized, cancel"},
+		"authorised, and another attempt is live": {func(f *facts) {
+			f.payment.State, f.payment.EndedAt, f.order.PaymentID = paymentFailed, newStamp(f.now), new("pay_2")
+			f.approves(4200, 0, 0)
+		}, "failed, cancel"},
+		"authorised for a closed account": {func(f *facts) { f.closed = true; f.approves(4200, 0, 0) },
+			"authorized, order cancelled, cancel"},
+		"waits to be accepted": {func(f *facts) { f.is(paymentAuthorized, orderAuthorized); f.approves(4200, 0, 0) },
+			"authorized"},
+		"lapses within a day": {func(f *facts) {
+			f.is(paymentAuthorized, orderAuthorized)
+			f.approves(4200, 0, 0)
+			f.payment.CaptureBefore = newStamp(f.now.Add(endingNotice))
+		}, "authorized, warned"},
+		"to be captured": {func(f *facts) { f.accepted(); f.approves(4200, 0, 0) }, "authorized, capture 4200"},
+		"was captured, says an older report": {func(f *facts) {
+			f.accepted()
+			f.approves(4200, 0, 0)
+			f.operations = []paymentOperation{{Kind: opCapture, State: operationDone}}
+		}, "authorized"},
+		"less is authorised than the total": {func(f *facts) { f.accepted(); f.approves(4199, 0, 0) },
+			"review (capture_differs), told"},
+		"can't be captured": {func(f *facts) { f.accepted(); f.approves(4200, 0, 0); f.refuses(opCapture) },
+			"review (operation_refused), told"},
+
+		// Its money was captured.
+		"captured": {func(f *facts) { f.accepted(); f.approves(0, 4200, 0) }, "captured, order paid"},
+		"captured, and less than was reserved": {func(f *facts) { f.accepted(); f.approves(800, 4200, 0) },
+			"captured, order paid, cancel"},
+		"captured, another amount": {func(f *facts) { f.approves(0, 5000, 0) },
+			"review (capture_differs), order authorized, told"},
+		"captured, and too much was given back": {func(f *facts) {
+			f.is(paymentReview, orderAuthorized)
+			f.payment.Reason, f.payment.CapturedAt = new(reasonCaptureDiffers), f.payment.CreatedAt
+			f.givesBack(800, refundSucceeded, time.Hour)
+			f.approves(0, 5000, 800)
+		}, "part_refunded, order paid"},
+		"captured, and all of it was given back there": {func(f *facts) {
+			f.is(paymentAuthorized, orderAuthorized)
+			f.approves(0, 4000, 4000)
+			f.givesBack(4000, refundSucceeded, 0)
+		}, "refunded, order cancelled"},
+		"captured for a dead order": {func(f *facts) { f.is(paymentAuthorized, orderExpired); f.approves(0, 4200, 0) },
+			"review (order_is_dead), told"},
+		"captured for an order that was paid in cash": {func(f *facts) {
+			f.is(paymentAuthorized, orderPaid)
+			f.order.Method = new(orderMethod(methodCash))
+			f.approves(0, 4200, 0)
+		}, "review (order_is_paid), told"},
+		"charged": {func(f *facts) { f.ofTwint(); f.approves(0, 4200, 0) }, "captured, order authorized"},
+		"charged for a dead order": {func(f *facts) {
+			f.ofTwint()
+			f.order.State = orderExpired
+			f.approves(0, 4200, 0)
+		}, "captured, refund 4200"},
+		"charged for a closed account": {func(f *facts) { f.ofTwint(); f.closed = true; f.approves(0, 4200, 0) },
+			"captured, order cancelled, refund 4200"},
+
+		// Some of it is given back.
+		"to be given back": {func(f *facts) {
+			f.paidBefore()
+			f.givesBack(1000, refundPending, 0)
+			f.approves(0, 4200, 0)
+		}, "captured, refund 1000"},
+		"given back": {func(f *facts) {
+			f.paidBefore()
+			f.givesBack(1000, refundSucceeded, 0)
+			f.approves(0, 4200, 1000)
+		}, "part_refunded"},
+		"under way for a day": {func(f *facts) {
+			f.paidBefore()
+			f.givesBack(1000, refundPending, refundLate)
+			f.refunds[0].ProviderID = new("re_1")
+			f.approves(0, 4200, 1000)
+		}, "review (refund_pending), told"},
+		"under way for a day, and the provider can't be asked": {func(f *facts) {
+			f.paidBefore()
+			f.givesBack(1000, refundPending, refundLate)
+			f.approves(0, 4200, 1000)
+			f.report = nil
+		}, "review (refund_pending), told"},
+		"not given back yet": {func(f *facts) {
+			f.deadBefore()
+			f.givesBack(4200, refundPending, 0)
+			f.approves(0, 4200, 0)
+		}, "review (order_is_dead), refund 4200"},
+		"given back at last": {func(f *facts) {
+			f.deadBefore()
+			f.givesBack(4200, refundSucceeded, 0)
+			f.approves(0, 4200, 4200)
+		}, "refunded"},
+		"can't be given back": {func(f *facts) {
+			f.deadBefore()
+			f.givesBack(4200, refundFailed, 0)
+			f.refundFailed = true
+			f.approves(0, 4200, 0)
+		}, "review (order_is_dead), told"},
+		"given back there, nobody knows how": {func(f *facts) {
+			f.paidBefore()
+			f.payment.RefundsDifferSince = newStamp(f.now.Add(-refundsLag))
+			f.approves(0, 4200, 1000)
+		}, "review (refunds_differ), told"},
+		"given back there just now": {func(f *facts) {
+			f.paidBefore()
+			f.payment.RefundsDifferSince = newStamp(f.now.Add(-refundsLag + time.Second))
+			f.approves(0, 4200, 1000)
+		}, "part_refunded"},
+
+		// Nothing was paid and nothing will be.
+		"declined": {func(f *facts) { ended(f, phaseFailed, paymentPending, orderOpen) }, "failed"},
+		"cancelled": {func(f *facts) { ended(f, phaseCancelled, paymentAuthorized, orderAccepted) },
+			"cancelled, order cancelled"},
+		"lapsed": {func(f *facts) { ended(f, phaseExpired, paymentAuthorized, orderAuthorized) },
+			"expired, order expired"},
+		"closed, so that the order expires": {func(f *facts) {
+			ended(f, phaseExpired, paymentPending, orderOpen)
+			f.order.Closing = new(orderClosing(closingExpired))
+		}, "expired, order expired"},
+		"closed, so that the order is paid in cash": {func(f *facts) {
+			ended(f, phaseExpired, paymentPending, orderOpen)
+			f.order.Closing, f.order.OutsideMethod = new(orderClosing(closingPaid)), new(orderMethod(methodCash))
+		}, "expired, order paid"},
+		"closed, so that another method can pay": {func(f *facts) {
+			ended(f, phaseCancelled, paymentPending, orderOpen)
+			f.order.Closing = new(orderClosing(closingMethod))
+		}, "cancelled, order open"},
+		"ended before": {func(f *facts) { ended(f, phaseExpired, paymentExpired, orderOpen) }, "expired"},
+	} {
+		f := judgedFacts()
+		c.with(f)
+		p, o := *f.payment, *f.order
+		equal(t, rule, judged(judge(f)), c.want)
+		equal(t, rule+": again, of the same facts", judged(judge(f)), c.want)
+		if *f.payment != p || f.order.State != o.State || f.order.PaymentID != o.PaymentID {
+			t.Errorf("%s: the facts are changed", rule)
+		}
+	}
+}
+
+// accepted has the order be accepted, and its money be to be captured.
+func (f *facts) accepted() {
+	f.is(paymentAuthorized, orderAccepted)
+	f.order.Capture = true
+}
+
+// Stories of payments: what comes early, late, twice, in another order, or from somebody else.
+
+// decide runs one of the decisions about an order.
+func (s *shop) decide(f func(*tx, owner, string, string) (*order, error), id string) {
+	s.t.Helper()
+	s.change(func(t *tx) error { _, err := f(t, anyAccount, id, actorCommand); return err })
+}
+
+func TestPayment_noticedBeforeOurOwnAnswer(t *testing.T) {
+	t.Parallel()
+	ofEachProvider(t, func(s *shop) {
+		o := s.place()
+		// The provider acts, the guest pays, and its webhook is here before its answer, which is lost.
+		s.fail(opCreate, faultTimeout)
+		go s.engine.startAttempt(s.t.Context(), o.ID, s.method, siteOrigin+"/return")
+		time.Sleep(time.Second)
+		s.states(o.ID, orderOpen, paymentCreated)
+		p := s.attempt(o.ID)
+		if s.method == methodCard {
+			s.provider.mu.Lock()
+			p.SessionID = &s.provider.sessions[0].id
+			s.provider.mu.Unlock()
+		}
+		s.authorize(p)
+		s.deliver()
+		s.work()
+		s.await(o.ID, orderAuthorized, paymentAuthorized)
+		s.once(o.ID, eventOrderAuthorized)
+		if s.method == methodCard { // asked again under the same key
+			equal(s.t, "sessions", len(s.provider.sessions), 1)
+		} else {
+			equal(s.t, "requests for a payment", s.asked(opCreate), 1)
+		}
+	})
+}
+
+// Against anybody with a recorded webhook who would have something done twice: it has the provider asked again, and
+// what was done is done.
+func TestPayment_ofWebhooksThatRepeatAndComeInAnyOrder(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		s.work()
+		o := s.place()
+		p := s.start(o.ID)
+		s.authorize(p)
+		posts := s.takeNotices()
+		for range 10 {
+			posts[0]()
+		}
+		s.await(o.ID, orderAuthorized, paymentAuthorized)
+		s.accept(o.ID)
+		s.await(o.ID, orderPaid, paymentCaptured)
+		posts = append(posts, s.takeNotices()...)
+		slices.Reverse(posts)
+		for range 2 {
+			for _, post := range posts {
+				equal(t, "the answer to a late webhook", post(), http.StatusNoContent)
+			}
+		}
+		time.Sleep(time.Minute)
+		s.states(o.ID, orderPaid, paymentCaptured)
+		s.once(o.ID, eventOrderAuthorized, eventOrderAccepted, eventOrderPaid)
+	})
+}
+
+func TestPayment_ofAnAccountThatIsClosedIsReleased(t *testing.T) {
+	t.Parallel()
+	ofEachProvider(t, func(s *shop) {
+		s.account = s.addAccount("a tenant")
+		s.change(func(t *tx) error { return addOrigin(t, s.account, "https://tenant.example", anActor) })
+		s.connect(s.providerOfGuests())
+		home := func(o *order) { o.ReturnURL = "https://tenant.example/thanks" }
+		authorized, p := s.authorized(home)
+		s.accept(authorized.ID)
+		open := s.place(home)
+		pending, charged := s.start(open.ID), ""
+		if s.method == methodCard {
+			o, _ := s.charged(home)
+			charged = o.ID
+		}
+		s.change(func(t *tx) error { return closeAccount(t, nouns(), s.account, actorCommand) })
+		s.work()
+		s.await(authorized.ID, orderCancelled, paymentCancelled)
+		s.await(open.ID, orderCancelled, closedState(pending))
+		if charged != "" {
+			s.await(charged, orderCancelled, paymentRefunded)
+		}
+		s.accountedFor()
+		if a, b := s.money(p), s.money(pending); a != (providersMoney{}) || b != (providersMoney{}) {
+			s.t.Errorf("the provider has %+v and %+v", a, b)
+		}
+		_, err := s.engine.startAttempt(s.t.Context(), open.ID, s.method, siteOrigin)
+		equal(s.t, "paying a closed account's order", err, error(errNotPayable))
+	})
+}
+
+func TestPayment_asksNoMoreThanTwentyTimes(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o := s.place()
+		for range s.store.limits.attempts {
+			time.Sleep(time.Second) // so that the attempts sort by their ids
+			p := s.start(o.ID)
+			s.atProvider(p, s.provider.endSession)
+			s.settle(p)
+			s.states(o.ID, orderOpen, paymentExpired)
+		}
+		if _, err := s.engine.startAttempt(s.t.Context(), o.ID, methodCard, siteOrigin); err != errAttemptLimit {
+			t.Errorf("the attempt after the last: %v", err)
+		}
+	})
+}
+
+// Against anybody with the address of a provider's webhook who would have an order taken for paid, by a forged
+// webhook or one of another connection: signatures, and a webhook only has the provider asked; an unknown
+// connection is answered as a wrong signature is.
+func TestPayment_webhooksWithAWrongSignatureChangeNothing(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o := s.place()
+		p := s.start(o.ID)
+		before := s.dump()
+		body := `{"id":"evt_1","object":"event","type":"checkout.session.completed","data":{"object":{"id":"` +
+			*p.SessionID + `","object":"checkout.session","client_reference_id":"` + p.ID + `"}}}`
+		for _, path := range []string{
+			"/payments/stripe/" + s.connection,
+			"/payments/stripe/" + newID("con", time.Now()),
+			"/payments/vipps/" + s.connection,
+			"/payments/stripe/x",
+		} {
+			signed := fmt.Sprintf("Stripe-Signature: t=%d,v1=%s", time.Now().Unix(), strings.Repeat("00", 32))
+			s.post(path, body, signed).is(401, "invalid_signature")
+			s.post(path, body).is(401, "invalid_signature")
+		}
+		s.unchanged(before)
+		unsent := s.begins("POST", "/payments/stripe/"+newID("con", time.Now()), "{", 64<<10)
+		equal(t, "before the body has come", <-unsent.answer, 401)
+		s.post("/payments/stripe/"+s.connection, strings.Repeat(" ", maxRawBody+1)).is(413)
+	})
 }

@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -453,5 +455,293 @@ func TestPayout_waitsUntilOneOfItsConnectionIsConfirmed(t *testing.T) {
 		k.there.ledger[len(k.there.ledger)-1].schedules.amount += 300 // with what was left
 		k.lookNow()
 		k.is(third, payoutReady)
+	})
+}
+
+// addPayout has the provider pay out what an order that was paid has brought, less a fee of 1.08, three days ago.
+// change changes what it says of the payout, or its rows.
+func (s *service) addPayout(o *order, change ...func(told *payoutReport, rows *[]ledgerRow)) (row *payout) {
+	s.t.Helper()
+	now := s.server.now()
+	rows := []ledgerRow{{id: "txn_" + o.ID[4:], category: rowPayment, kind: "charge", amount: o.OrderedTotal, fee: 108,
+		currency: o.Currency, at: now, paymentID: *o.PaymentID, source: "ch_" + o.ID}}
+	told := payoutReport{providerID: "po_" + o.ID, currency: o.Currency, automatic: true, method: "standard",
+		arrival: now.AddDate(0, 0, -3).Format(time.DateOnly), status: payoutPaid, complete: true}
+	for _, r := range rows {
+		told.amount += r.net()
+	}
+	for _, f := range change {
+		f(&told, &rows)
+	}
+	s.change(func(t *tx) error {
+		p, err := t.payment(*o.PaymentID)
+		if err != nil {
+			return err
+		}
+		c, err := t.paymentConnection(anyAccount, p.ConnectionID)
+		if err != nil {
+			return err
+		}
+		if err := adoptPayout(t, c, &told); err != nil {
+			return err
+		}
+		row, err = t.payoutOf(o.AccountID, c.Provider, told.providerID)
+		if err == nil && row.State == payoutReading {
+			err = new(payouts).addPage(t, row, rows, "")
+		}
+		return err
+	})
+	return row
+}
+
+// Against an application with books:write alone that learns amounts of payouts, and against the id of a payout of
+// another account.
+func TestPayoutHTTP_isPreviewedAndSentByItsID(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		at := "/" + k.connection
+		mapping := k.mapping()
+		for _, kind := range []bookMappingKind{ruleFee, ruleFeeTax, ruleDisputeFee, ruleTransit} {
+			account := mapping.clearing(methodCard).Account
+			mapping.Lines = append(mapping.Lines, mappingRule{Kind: kind, Account: account})
+		}
+		k.asked("GET", at+"/mapping", "").is(200).contains(`"warnings":[]`)
+		want := map[string]string{productXero: "Another connector of the payment provider",
+			productFortnox: "Fortnox' own product for Stripe"}[k.product]
+		body := string(encodeJSON(mapping))
+		k.asked("PUT", at+"/mapping", body).is(200).contains(`"warnings":["` + want + " would book ")
+		k.asked("GET", at+"/mapping", "").is(200).contains(want)
+		k.set(func(c *bookConnection) { c.Tests = true })
+		k.sql(`DELETE FROM books_switches`) // since ever
+
+		o := anOrder(k.account)
+		o.Currency = k.currency
+		k.addOrder(o)
+		k.change(func(t *tx) error { return bringTo(t, o, orderPaid) })
+		p := k.addPayout(o)
+		preview := at + "/payouts/" + p.ID + "/preview"
+		k.asked("GET", preview, "").is(200).contains(`"reason":"day_not_posted"`, `"final":true`, `"entry":null`)
+		x := k.asked("POST", at+"/exports", `{"payout":"`+p.ID+`"}`).is(200).contains(`"payout_id":"`+p.ID+`"`,
+			`"part":"payout"`, `"date":"`+*p.ArrivalDate+`"`, ":payout:stripe:po_"+o.ID+`:r1"`).body
+		equal(t, "the export", k.asked("POST", at+"/exports", `{"payout":"`+p.ID+`"}`).is(200).body, x)
+		for wrong, why := range map[string]string{`"payout":"` + p.ID + `","date":"` + bookkeeperDay + `"`: "not_both",
+			`"payout":"` + o.ID + `"`: "invalid_id", ``: "required"} {
+			k.asked("POST", at+"/exports", "{"+wrong+"}").is(422, "validation_failed").contains(`"code":"` + why + `"`)
+		}
+		unread := k.addPayout(o, func(told *payoutReport, _ *[]ledgerRow) {
+			told.providerID, told.complete = "po_2", false
+		})
+		k.asked("POST", at+"/exports", `{"payout":"`+unread.ID+`"}`).is(409, "payout_state")
+		k.asked("GET", at+"/payouts/"+unread.ID+"/preview", "").is(200).contains(`"final":false`)
+
+		foreign := anOrder(k.addAccount("Another"))
+		foreign.ReturnURL = "https://another.example/thanks"
+		k.change(func(t *tx) error {
+			originTable.insert(t, &originRow{"https://another.example", foreign.AccountID, t.now})
+			return nil
+		})
+		k.addOrder(foreign)
+		k.change(func(t *tx) error { return bringTo(t, foreign, orderPaid) })
+		other := k.addPayout(foreign)
+		k.asked("POST", at+"/exports", `{"payout":"`+other.ID+`"}`).is(404, "payout_not_found")
+		k.asked("GET", at+"/payouts/"+other.ID+"/preview", "").is(404, "payout_not_found")
+		auth := "Authorization: Bearer " + k.token(k.account, scopeBooks)
+		k.get("/books/connections"+preview, auth).is(403, "insufficient_scope")
+		k.get("/payouts", auth).is(403, "insufficient_scope")
+
+		k.asked("PATCH", at, `{"payouts_from":"1999-12-01"}`).is(422, "validation_failed").contains("/payouts_from")
+		k.asked("PATCH", at, `{"payouts_from":"1999-12-01","history":true}`).is(200).contains(
+			`"payouts_from":"1999-12-01"`)
+		k.asked("PATCH", at, `{"payouts_from":null}`).is(200).contains(`"payouts_from":null`)
+	})
+}
+
+func TestPayoutHTTP_commandsPreviewAndSendIt(t *testing.T) {
+	t.Parallel()
+	xero := newXeroFake(t, time.Now)
+	s := newService(t, withoutAddressLimits, func(_ *storeOptions, o *serverOptions) {
+		o.outboundAllow, o.urls = demoOutbound, map[string]string{"xero-url": xero.base}
+	})
+	books := s.connectToXero(xero)
+	p := s.addPayout(s.orderIn(orderPaid))
+	out := s.must(booksLine(xero, "books", "payout", books, p.ID)...)
+	contains(t, out, "unmapped  No mapping was confirmed yet.")
+	contains(t, s.must("books", "export", "payout", books, p.ID), "payout  1         waiting")
+	contains(t, s.must("books", "export", "list"), "  payout  ")
+	contains(t, s.must("books", "set", books, "-payouts-from", "2026-01-01", "-history", "-json"),
+		`"payouts_from":"2026-01-01"`)
+}
+
+// TestDocs_sayWhyPayoutsAreHeld holds the chapter against the reasons and events of payouts.
+func TestDocs_sayWhyPayoutsAreHeld(t *testing.T) {
+	t.Parallel()
+	chapter := chapterOf(t, newDocsPage(t), "payouts")
+	want := []string{heldNotPosted, heldNoMethod}
+	for _, h := range payoutHolds {
+		want = append(want, h.reason)
+	}
+	found := captures(`<tr role="row"><td role="cell"><code>(\w+)</code>`, chapter)
+	slices.Sort(want)
+	slices.Sort(found)
+	if !slices.Equal(found, want) {
+		t.Errorf("the chapter has %q, want %q", found, want)
+	}
+	for _, kind := range payoutEvents.types {
+		contains(t, chapter, "<code>"+string(kind)+"</code>")
+	}
+}
+
+// elsewhere makes another account, which is connected with the same one of the provider, and sells there: it returns
+// the account and the row of that.
+func (k *till) elsewhere(method string) (account string, sold ledgerRow) {
+	k.t.Helper()
+	own, connection := k.account, k.connection
+	k.account = k.addAccount("Trattoria Verdi")
+	k.sql(`UPDATE origins SET account_id = ?`, k.account)
+	k.connect()
+	sold = k.sell(method, 700, 10)
+	k.sql(`UPDATE origins SET account_id = ?`, own)
+	account, k.account, k.connection = k.account, own, connection
+	return account, sold
+}
+
+// TestPayout_ofTwoShopsOnOneAccountOfAProviderSaysSo is read by the restaurant, its accountant and the operator: each
+// learns what to change, and none of the first two whose the other money is.
+func TestPayout_ofTwoShopsOnOneAccountOfAProviderSaysSo(t *testing.T) {
+	t.Parallel()
+	for vendor, method := range map[string]string{providerStripe: methodCard, providerVipps: methodMobile} {
+		t.Run(vendor, func(t *testing.T) {
+			t.Parallel()
+			atTill(t, vendor, false, false, func(k *till) { k.sharesItsAccount(method) })
+		})
+	}
+}
+
+func (k *till) sharesItsAccount(method string) {
+	k.t.Helper()
+	own := k.sell(method, 1000, 30)
+	other, theirs := k.elsewhere(method)
+	_, theirPayment := k.orderOf(theirs)
+	back := k.row(rowRefund, -100, 0, func(r *ledgerRow) { r.intentID, r.paymentID = theirs.intentID, theirPayment })
+	read := k.webhookEvents()
+	p := k.arriving(2, own, theirs, back)
+	foreign := k.row(rowPayment, 50, 0, func(r *ledgerRow) { r.intentID, r.paymentID = "pi_nobody", "pay_nobody" })
+	mixed := k.arriving(2, theirs, foreign)
+	k.until(3, 12)
+	k.lookNow()
+	k.book()
+	state := payoutReady // in transit
+	row := k.is(p, state, heldShared)
+	k.is(mixed, state, heldForeign)
+	k.booked(p, partPayout, exportHeld, heldShared)
+	if told := read(); slices.Index(told, string(eventPayoutHeld)) < 0 {
+		k.t.Errorf("events: %v", told)
+	}
+	k.counts(2, `SELECT count(*) FROM payouts WHERE reason = 'shared_account'`) // of each shop one
+
+	auth := k.auth(k.account, scopeRevenue, scopeBooks, scopeOrders, scopeEvents)
+	preview := "/books/connections/" + k.books + "/payouts/" + row.ID + "/preview"
+	k.get(preview, auth).is(200).contains(`"reason":"shared_account"`, "one account there for each set of books")
+	for _, path := range []string{"/payouts/" + row.ID, "/payouts/" + row.ID + "/items", "/events", preview} {
+		body := k.get(path, auth).is(200).body
+		for _, secret := range []string{other, theirPayment, "Trattoria Verdi"} {
+			if strings.Contains(body, secret) {
+				k.t.Errorf("%s names %s: %s", path, secret, body)
+			}
+		}
+	}
+	list := k.must("payout", "list", "-wide")
+	for _, part := range []string{heldShared, heldForeign, "Trattoria Verdi"} {
+		contains(k.t, list, part)
+	}
+
+	k.sql(`UPDATE payment_connections SET live = 0 WHERE account_id = ?`, other) // which can't be one account there
+	k.is(k.readAnew(own, theirs), state, heldForeign)
+}
+
+// readAnew has the provider pay rows out once more, and reads that.
+func (k *till) readAnew(rows ...ledgerRow) payoutReport {
+	k.t.Helper()
+	for i := range rows {
+		rows[i].id = k.id("txn")
+	}
+	p := k.arriving(3, rows...)
+	k.lookNow()
+	return p
+}
+
+// TestPayout_listsOfTheOperatorShowEveryAccount: as those of orders and payments do, by page, and by -account those of
+// one.
+func TestPayout_listsOfTheOperatorShowEveryAccount(t *testing.T) {
+	t.Parallel()
+	atTill(t, providerStripe, false, false, func(k *till) {
+		other, theirs := k.elsewhere(methodCard)
+		for day := range 3 {
+			k.arriving(day+1, k.sell(methodCard, 1000, 30), theirs)
+		}
+		k.until(4, 12)
+		k.lookNow()
+		k.change(func(t *tx) error {
+			return second(addBooks(t, k.keys, other, productFortnox, nil))
+		})
+		admin, dates := k.auth(k.account, scopeAdmin), []string{}
+		for cursor, more := "", true; more; {
+			page := k.get("/payouts?limit=2"+cursor, admin).is(200).json()
+			for _, row := range page["data"].([]any) {
+				p := row.(map[string]any)
+				dates = append(dates, p["arrival_date"].(string))
+			}
+			next, left := page["next_cursor"].(string)
+			cursor, more = "&cursor="+next, left
+		}
+		equal(t, "dates", dates, []string{"2000-01-03", "2000-01-03", "2000-01-02", "2000-01-02", "2000-01-01",
+			"2000-01-01"})
+		equal(t, "payout list", len(k.listed("payout", "list")), 6)
+		for _, account := range []string{k.account, other} {
+			for _, row := range k.get("/payouts?account_id="+account, admin).is(200).json()["data"].([]any) {
+				equal(t, "account", row.(map[string]any)["account_id"], any(account))
+			}
+			equal(t, "payout list -account", len(k.listed("payout", "list", "-account", account)), 3)
+			all := k.get("/books/connections", admin).is(200).body
+			contains(t, all, `"account_id":"`+account+`"`)
+			one := k.get("/books/connections?account_id="+account, admin).is(200).json()
+			equal(t, "books of one", len(one["data"].([]any)), 1)
+			own := k.get("/books/connections", k.auth(account, scopeBooks)).is(200).json()
+			equal(t, "books of its own", len(own["data"].([]any)), 1)
+		}
+		equal(t, "books list", len(k.listed("books", "list")), 2)
+	})
+}
+
+// listed returns the lines that a list prints with -json.
+func (k *till) listed(args ...string) []string {
+	k.t.Helper()
+	return slices.Collect(strings.Lines(k.must(append(args, "-json")...)))
+}
+
+// TestPayout_exportAddsUpInASpreadsheet: what was given back, disputed and kept is negative, and a number.
+func TestPayout_exportAddsUpInASpreadsheet(t *testing.T) {
+	t.Parallel()
+	atTill(t, providerStripe, false, false, func(k *till) {
+		sold := k.sell(methodCard, 1000, 30)
+		fee := k.row(rowFee, 0, 250)
+		p := k.arriving(2, sold, k.refund(sold, 300), k.dispute(sold, 500, 15), fee)
+		k.until(3, 12)
+		k.lookNow()
+		sums := map[string]int{} // in the minor unit
+		lines := strings.Split(strings.TrimSpace(k.must("payout", "export", k.payout(p).ID, "-csv")), "\n")
+		titles := strings.Split(lines[0], ",")
+		for _, line := range lines[1:] {
+			for i, cell := range strings.Split(line, ",") {
+				if slices.Contains([]string{"amount", "fee", "tax", "net"}, titles[i]) {
+					n, err := strconv.ParseFloat(cell, 64)
+					if err != nil {
+						t.Errorf("%s is %q in %s", titles[i], cell, line)
+					}
+					sums[titles[i]] += int(math.Round(n * 100))
+				}
+			}
+		}
+		equal(t, "sums", fmt.Sprint(sums), "map[amount:200 fee:295 net:-95 tax:0]")
 	})
 }

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -269,5 +272,232 @@ func TestHealth_saysWhyInASentenceThatNamesNoFile(t *testing.T) {
 		if got := storageReason(c.err); got != c.want {
 			t.Errorf("%v: %q, want %q", c.err, got, c.want)
 		}
+	}
+}
+
+var writeDashboard = flag.Bool("write-dashboard", false, "write deploy/dashboard.json anew")
+
+// A dashPanel is a panel of the dashboard: pairs of a legend and what it shows.
+type dashPanel struct {
+	title, unit string
+	shows       []string
+}
+
+// dashPanels are the panels of deploy/dashboard.json, two in a row. Each metric is in one of them.
+var dashPanels = []dashPanel{
+	{"What needs somebody", "short", []string{"{{urgency}}: {{kind}}", `widgetd_trouble > 0`}},
+	{"Where money waits", "short", []string{"{{kind}}", `widgetd_trouble{money="true"} > 0`}},
+	{"Health", "short", []string{"{{status}} {{reason}}", `widgetd_health`,
+		"restarts in an hour", `changes(process_start_time_seconds[1h])`}},
+	{"Age of the last backup and proof", "s", []string{"backup", `widgetd_backup_age_seconds`,
+		"proof of the {{what}}", `widgetd_proof_age_seconds`}},
+	{"Requests by route", "reqps", []string{"{{route}}", `sum by (route) (rate(widgetd_requests_total[5m]))`}},
+	{"Refused requests by route", "reqps", []string{"{{route}} {{status}}",
+		`sum by (route, status) (rate(widgetd_requests_total{status=~"[45].."}[5m])) > 0`}},
+	{"Refusals by problem", "reqps", []string{"{{code}}", `sum by (code) (rate(widgetd_refusals_total[5m])) > 0`}},
+	{"Time of answers", "s", []string{
+		"half of them", `histogram_quantile(0.5, sum by (le) (rate(widgetd_request_duration_seconds_bucket[5m])))`,
+		"99 of 100", `histogram_quantile(0.99, sum by (le) (rate(widgetd_request_duration_seconds_bucket[5m])))`,
+		"mean", `sum(rate(widgetd_request_seconds_total[5m])) / sum(rate(widgetd_requests_total[5m]))`}},
+	{"Writes", "short", []string{"writes a second", `rate(widgetd_writes_total[5m])`,
+		"commits a second", `rate(widgetd_commits_total[5m])`,
+		"writes in a commit", `rate(widgetd_writes_total[5m]) / rate(widgetd_commits_total[5m])`,
+		"waiting", `widgetd_writes_waiting`}},
+	{"Size", "bytes", []string{"database", `widgetd_database_bytes`, "write-ahead log", `widgetd_log_bytes`,
+		"free on the disk", `widgetd_disk_free_bytes`}},
+	{"Webhooks: lag", "s", []string{"the oldest event waits", `widgetd_webhook_waiting{what="oldest_seconds"}`}},
+	{"Webhooks: deliveries", "short", []string{"{{outcome}} a second", `rate(widgetd_webhook_deliveries_total[5m])`,
+		"running", `widgetd_webhook_deliveries_running`, "waiting", `widgetd_webhook_waiting{what="new"}`,
+		"to be tried again", `widgetd_webhook_waiting{what="retried"}`}},
+	{"Webhooks", "short", []string{"{{state}}", `widgetd_webhooks`, "failing", `widgetd_webhooks_failing`}},
+	{"Limits", "short", []string{"buckets by {{limit}}", `widgetd_buckets`,
+		"addresses of failed lookups", `widgetd_lookup_addresses`}},
+	{"Memory", "bytes", []string{"process", `process_resident_memory_bytes`, "heap", `go_heap_bytes`,
+		"of the system", `go_sys_bytes`}},
+	{"Process", "short", []string{"goroutines", `go_goroutines`, "{{version}}", `widgetd_build_info`}},
+}
+
+// dashboard returns deploy/dashboard.json, with a line for each thing that is shown.
+func dashboard() string {
+	type object = map[string]any
+	source := object{"type": "prometheus", "uid": "${source}"}
+	text := `{"title": "widgetd", "uid": "widgetd", "tags": ["widgetd"], "schemaVersion": 39,` + "\n" +
+		` "time": {"from": "now-24h", "to": "now"}, "refresh": "1m", "timezone": "browser",` +
+		` "annotations": {"list": []},` + "\n" +
+		` "templating": {"list": [{"name": "source", "type": "datasource", "query": "prometheus"}]},` + "\n" +
+		` "panels": [`
+	between := "\n"
+	for i, p := range dashPanels {
+		head := string(encodeJSON(object{"id": i + 1, "type": "timeseries", "title": p.title, "datasource": source,
+			"gridPos":     object{"h": 8, "w": 12, "x": i % 2 * 12, "y": i / 2 * 8},
+			"fieldConfig": object{"defaults": object{"unit": p.unit, "min": 0}, "overrides": []any{}}}))
+		targets := []string{}
+		for at := 0; at < len(p.shows); at += 2 {
+			targets = append(targets, "\n   "+string(encodeJSON(object{"refId": string(rune('A' + at/2)),
+				"legendFormat": p.shows[at], "expr": p.shows[at+1], "datasource": source})))
+		}
+		text += between + "  " + strings.TrimSuffix(strings.TrimSpace(head), "}") + `,"targets":[` +
+			strings.ReplaceAll(strings.Join(targets, ","), "\n,", ",") + "]}"
+		between = ",\n"
+	}
+	return text + "\n ]}\n"
+}
+
+func TestDashboard_isMadeAndShowsEachMetric(t *testing.T) {
+	t.Parallel()
+	const path = "deploy/dashboard.json"
+	if *writeDashboard {
+		must(t, os.WriteFile(path, []byte(dashboard()), 0o644))
+	}
+	failIf(t, fileText(t, path) != dashboard(), "%s: write it anew with -write-dashboard", path)
+	failIf(t, strings.Count(dashboard(), "\n") > 200, "it is too long to be read")
+	var shown struct {
+		Panels []struct{ Targets []struct{ Expr string } }
+	}
+	must(t, json.Unmarshal([]byte(dashboard()), &shown))
+	rules, names := "groups:\n- name: dashboard\n  rules:\n", map[string]bool{}
+	name := regexp.MustCompile(`\b(?:widgetd|process|go)_\w+`)
+	for i, p := range shown.Panels {
+		for j, target := range p.Targets {
+			rules += fmt.Sprintf("  - {record: shown:x%dx%d, expr: '%s'}\n", i, j, target.Expr)
+			for _, found := range name.FindAllString(target.Expr, -1) {
+				names[strings.TrimSuffix(found, "_bucket")] = true
+			}
+		}
+	}
+	s, families := newService(t), map[string]bool{}
+	for _, m := range append(s.server.coreMetrics(), s.server.moduleMetrics...) {
+		families[m.name] = true
+	}
+	sameText(t, "metrics", slices.Sorted(maps.Keys(names)), slices.Sorted(maps.Keys(families)))
+	programsOrSkip(t, "promtool")
+	file := filepath.Join(t.TempDir(), "rules.yml")
+	must(t, os.WriteFile(file, []byte(rules), 0o600))
+	runProgram(t, "promtool", "check", "rules", file)
+}
+
+// scrape returns what Prometheus would read of a service, as series with their values.
+func scrape(s *server) map[string]string {
+	var text strings.Builder
+	s.writeMetrics(&text)
+	series := map[string]string{}
+	for line := range strings.Lines(text.String()) {
+		if i := strings.LastIndexByte(line, ' '); !strings.HasPrefix(line, "#") {
+			series[line[:i]] = strings.TrimSpace(line[i:])
+		}
+	}
+	return series
+}
+
+// TestAlerts_fireForEachKindOfItsUrgencyOnceItHasLasted has promtool evaluate the rules on the series of a service: in
+// the tenth step it goes down, and all troubles begin.
+func TestAlerts_fireForEachKindOfItsUrgencyOnceItHasLasted(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "promtool")
+	rules, err := filepath.Abs("deploy/alerts.yml")
+	must(t, err)
+	runProgram(t, "promtool", "check", "rules", rules)
+	series := newService(t).samplesOf("widgetd_trouble")
+	input := []map[string]string{{"series": `up{job="widgetd"}`, "values": "1x9 0x100"}}
+	for name, value := range series {
+		equal(t, name+", of a service that is well", value == "0" || strings.Contains(name, "backup_missing"), true)
+		input = append(input, map[string]string{"series": name, "values": "0x9 1x100"})
+	}
+	files := []string{}
+	for _, alert := range captures(`(?m)^      - alert: (\w+)$`, fileText(t, rules)) {
+		rule := captures(`(?s)- alert: (`+alert+`\n.*?annotations.*?\n)`, fileText(t, rules))[0]
+		lasts, err := time.ParseDuration(strings.Replace(captures(`for: (\w+)`, rule)[0], "1d", "24h", 1))
+		must(t, err)
+		fires := 1
+		if urgency := captures(`urgency="(\w+)"`, rule); len(urgency) > 0 {
+			fires = 0
+			for name := range series {
+				if strings.Contains(name, `,urgency="`+urgency[0]+`",`) {
+					fires++
+				}
+			}
+		}
+		failIf(t, fires == 0, "%s fires for nothing", alert)
+		step := max(time.Minute, lasts/48) // each step has promtool write the text of each alert
+		expr := `count(ALERTS{alertname="` + alert + `",alertstate="firing"})`
+		checks := []any{
+			map[string]any{"eval_time": (9*step + lasts).String(), "expr": expr, "exp_samples": []any{}},
+			map[string]any{"eval_time": (12*step + lasts).String(), "expr": expr,
+				"exp_samples": []any{map[string]any{"labels": "{}", "value": fires}}}}
+		test := map[string]any{"interval": step.String(), "input_series": input, "promql_expr_test": checks}
+		text, err := json.Marshal(map[string]any{"rule_files": []string{rules}, "evaluation_interval": step.String(),
+			"tests": []any{test}})
+		must(t, err)
+		files = append(files, filepath.Join(t.TempDir(), alert+".yml")) // JSON is YAML
+		writeFile(t, files[len(files)-1], text)
+	}
+	equal(t, "alerts", len(files), len(urgencies)+1)
+	runProgram(t, "promtool", append([]string{"test", "rules"}, files...)...)
+}
+
+func TestMetrics_areReadWhileNothingCanBeWritten(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		s.get("/widget/health").is(200)
+		release := holdWriter(t, s.store)
+		defer release()
+		commits := s.store.commits.Load()
+		time.Sleep(time.Hour)
+		series := scrape(s.server)
+		for name, want := range map[string]string{`widgetd_health{status="pass",reason=""}`: "1",
+			"widgetd_backup_age_seconds": "3600", `widgetd_webhook_waiting{what="new"}`: "0",
+			`widgetd_trouble{kind="books_held",urgency="day",money="true"}`: "0"} {
+			equal(t, name, series[name], want)
+		}
+		for _, name := range []string{"widgetd_disk_free_bytes", "process_resident_memory_bytes", "go_heap_bytes",
+			"process_start_time_seconds"} {
+			failIf(t, len(series[name]) < 6, "%s %q", name, series[name])
+		}
+		failIf(t, s.store.commits.Load() != commits, "something was written")
+	})
+}
+
+func TestCallers_areCountedForAMinuteAndAnHourUpToABound(t *testing.T) {
+	t.Parallel()
+	var m metrics
+	now := time.Now()
+	send := func(client string, times int) {
+		for range times {
+			m.count("GET /x", 200, 0, callerKey{"acct", client}, now)
+		}
+	}
+	is := func(when string, limit int, want ...callerRow) {
+		t.Helper()
+		if got := m.mostCallers(now, limit); !slices.Equal(got, want) {
+			t.Errorf("%s: %+v, want %+v", when, got, want)
+		}
+	}
+	row := func(client string, minute, hour int64) callerRow {
+		return callerRow{AccountID: "acct", Client: client, LastMinute: minute, LastHour: hour}
+	}
+	send("a", 3)
+	now = now.Add(30 * time.Second)
+	send("b", 5)
+	is("half a minute later", 8, row("b", 5, 5), row("a", 3, 3))
+	now = now.Add(40 * time.Second)
+	is("a minute after the first", 8, row("b", 5, 5), row("a", 0, 3))
+	now = now.Add(50 * time.Minute)
+	send("a", 1)
+	send("c", 1)
+	is("an hour later", 2, row("b", 0, 5), callerRow{Client: clientOthers, LastMinute: 2, LastHour: 5})
+	now = now.Add(2 * time.Hour)
+	is("after two quiet hours", 8)
+	for i := range maxCallers + 10 {
+		send(string(rune('A'+i/100))+string(rune('0'+i%100)), 1)
+	}
+	rows := m.mostCallers(now, 3)
+	others := callerRow{Client: clientOthers, LastMinute: maxCallers + 8, LastHour: maxCallers + 8}
+	if len(rows) != 3 || rows[2] != others || len(m.callers) > maxCallers {
+		t.Errorf("of more than the bound: %+v, %d counted", rows, len(m.callers))
+	}
+	now = now.Add(61 * time.Minute)
+	send("new", 1)
+	if len(m.callers) != 1 {
+		t.Errorf("%d are counted an hour later", len(m.callers))
 	}
 }

@@ -485,3 +485,269 @@ func TestStatus_asksTheStandbyAndOpensNoDatabase(t *testing.T) {
 	contains(t, status("-check"), "the service is not running")
 	equal(t, "the database", fileText(t, db), "pages of different transactions")
 }
+
+// A replicated service has Litestream beside it, with the configuration of docs/operating.md.
+type replicated struct {
+	t         testing.TB
+	o         *operator
+	service   *process
+	stream    *exec.Cmd
+	log       strings.Builder
+	load      *load
+	confirmed map[string]string // what was acknowledged before replication was last confirmed
+}
+
+// startReplicated starts service, Litestream and load.
+func startReplicated(t testing.TB) *replicated {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ls") // short: the path of a socket has at most 107 bytes
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	data := filepath.Join(dir, "data")
+	must(t, os.Mkdir(data, 0o700))
+	config := strings.NewReplacer("/var/lib/widgetd", data, "/mnt/backup", filepath.Join(dir, "backup")).
+		Replace(documentBlock(t, "type: file"))
+	writeFile(t, filepath.Join(dir, "litestream.yml"), config)
+	r := &replicated{t: t, o: operatorIn(t, data)}
+	r.startService()
+	r.startStream()
+	r.load = startLoad(t, r.service.base, "first", 4, 3*time.Millisecond)
+	t.Cleanup(func() { r.endStream(syscall.SIGTERM) })
+	return r
+}
+
+func (r *replicated) config() string {
+	return filepath.Join(filepath.Dir(r.o.dir), "litestream.yml")
+}
+
+func (r *replicated) startService() {
+	r.t.Helper()
+	r.service = serveProcess(r.t, r.o, "-litestream")
+	if r.load != nil {
+		r.load.base.Store(&r.service.base)
+	}
+}
+
+func (r *replicated) startStream() {
+	r.t.Helper()
+	r.stream = exec.Command("litestream", "replicate", "-config", r.config())
+	r.stream.Stdout, r.stream.Stderr = &r.log, &r.log
+	must(r.t, r.stream.Start())
+}
+
+func (r *replicated) endStream(signal syscall.Signal) {
+	if r.stream == nil {
+		return
+	}
+	r.stream.Process.Signal(signal)
+	r.stream.Wait()
+	r.stream = nil
+}
+
+// confirm lets Litestream replicate everything and notes what that holds.
+func (r *replicated) confirm() {
+	r.t.Helper()
+	before := r.load.sofar()
+	var out []byte
+	var err error
+	if !soon(func() bool { // it may just be starting
+		cmd := exec.Command("litestream", "sync", "-wait", "-socket", filepath.Join(r.o.dir, "litestream.sock"),
+			r.o.env["WIDGETD_DB"])
+		out, err = cmd.CombinedOutput()
+		return err == nil
+	}) {
+		r.t.Fatalf("replication is not confirmed: %v %s\n%s", err, out, r.log.String())
+	}
+	r.confirmed = before
+}
+
+// loseDisk ends everything at once and removes what the service and Litestream had
+// on the disk, but for the key file, of which the operator has a copy.
+func (r *replicated) loseDisk() {
+	r.t.Helper()
+	r.endStream(syscall.SIGKILL)
+	r.service.stop(syscall.SIGKILL)
+	r.load.stop()
+	for _, name := range dirNames(r.t, r.o.dir) {
+		if name != "widgetd.key" {
+			must(r.t, os.RemoveAll(filepath.Join(r.o.dir, name)))
+		}
+	}
+}
+
+// restore does what docs/operating.md says.
+func (r *replicated) restore() {
+	r.t.Helper()
+	program, err := exec.LookPath("litestream")
+	must(r.t, err)
+	asked := asOnAServer(r.t, r.o, documentBlock(r.t, "restore -replica"),
+		map[string]string{"litestream": fmt.Sprintf("LITESTREAM_CONFIG=%s exec %s \"$@\"", r.config(), program)})
+	if asked != "stop widgetd.socket widgetd.service litestream\nstart litestream widgetd.socket widgetd.service\n" {
+		r.t.Errorf("systemd was asked %q", asked)
+	}
+}
+
+// compare holds the restored rows against those that were confirmed.
+func (r *replicated) compare(when string) {
+	r.t.Helper()
+	lacks, leads := missing(r.t, r.o.env["WIDGETD_DB"], r.confirmed)
+	if len(lacks) > 0 {
+		r.t.Errorf("%s: of %d leads whose replication was confirmed %d are lost: %q\n%s",
+			when, len(r.confirmed), len(lacks), lacks[:min(5, len(lacks))], r.log.String())
+	}
+	later, _ := missing(r.t, r.o.env["WIDGETD_DB"], r.load.ids)
+	r.t.Logf("%s: of %d confirmed leads %d are lost, of %d acknowledged after that %d; %d are restored", when,
+		len(r.confirmed), len(lacks), len(r.load.ids)-len(r.confirmed), len(later)-len(lacks), leads)
+}
+
+func TestLitestream_givesBackWhatItConfirmedAfterTheDiskIsLost(t *testing.T) {
+	t.Parallel()
+	takesLong(t, "drives Litestream for seconds")
+	programsOrSkip(t, "litestream")
+	r := startReplicated(t)
+	r.load.grows(size(30, 200))
+	r.confirm()
+	for _, again := range []struct {
+		stream, service syscall.Signal // 0: goes on
+	}{
+		{stream: syscall.SIGTERM}, {stream: syscall.SIGKILL}, {service: syscall.SIGTERM}, {service: syscall.SIGKILL},
+		{syscall.SIGTERM, syscall.SIGTERM}, {syscall.SIGKILL, syscall.SIGKILL},
+		{stream: syscall.SIGTERM}, {stream: syscall.SIGKILL},
+	} {
+		if again.stream != 0 {
+			r.endStream(again.stream)
+			r.load.grows(size(20, 150)) // while nobody replicates
+		}
+		if again.service != 0 {
+			if err := r.service.stop(again.service); err != nil && again.service == syscall.SIGTERM {
+				t.Errorf("the service ended with %v\n%s", err, r.service.log.String())
+			}
+			r.startService()
+			r.load.grows(size(20, 150))
+		}
+		if again.stream != 0 {
+			r.startStream()
+		}
+		r.load.grows(size(20, 150))
+		r.confirm()
+	}
+	r.load.grows(size(10, 50))
+	r.loseDisk()
+	r.restore()
+	r.compare("after losing the disk")
+
+	// And the restored one is replicated again.
+	r.startService()
+	r.startStream()
+	r.load = startLoad(t, r.service.base, "again", 4, 3*time.Millisecond)
+	r.load.take(r.confirmed)
+	r.load.grows(size(30, 200))
+	r.confirm()
+	r.endStream(syscall.SIGKILL)
+	r.service.stop(syscall.SIGKILL)
+	r.load.stop()
+	r.restore()
+	r.compare("after restoring again")
+}
+
+// restoreKills are the system calls that a restore is killed at instead of making them: the first one on a file of the
+// database's directory.
+var restoreKills = []struct{ calls, file string }{
+	{"mkdir,mkdirat", "widgetd.proof"}, {"write,pwrite64", "widgetd.proof/copy.db"},
+	{"link,linkat", "widgetd.db-wal"}, {"link,linkat", "widgetd.db-identity"},
+	{"rename,renameat,renameat2", "widgetd.db"}, {"unlink,unlinkat", "widgetd.db-wal"},
+	{"unlink,unlinkat", "widgetd.db-identity"},
+	{"rename,renameat,renameat2", "widgetd.proof/copy.db"}, {"unlink,unlinkat", "widgetd.proof"},
+}
+
+func TestRestore_killedAtAnyStepLeavesOneOfBothWholeAndNamedAndASecondOneFinishes(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "strace")
+	o := newOperator(t)
+	o.keepCopy("copy.db")
+	o.addLeads("ada@example.com")
+	o.close()
+	killed := onlyInTheLog(t, o.env["WIDGETD_DB"], `UPDATE accounts SET name = 'in the log'`)
+	copied := fileBytes(t, filepath.Join(o.dir, "backup", "copy.db"))
+	writeFile(t, filepath.Join(filepath.Dir(killed), "copy.db"), copied)
+	writeFile(t, filepath.Join(filepath.Dir(killed), "widgetd.key"), fileBytes(t, o.env["WIDGETD_KEY"]))
+	writeFile(t, identityPath(killed), identityOf(t, filepath.Join(copyFiles(t, filepath.Dir(killed)), "widgetd.db")))
+	before, after := wholeContent(t, killed), contentOf(t, filepath.Join(o.dir, "backup", "copy.db"), nil)
+	states := map[string]int{}
+	for i, k := range restoreKills {
+		if i%3 > 0 && !inFull() {
+			continue
+		}
+		dir := copyFiles(t, filepath.Dir(killed))
+		must(t, os.Chmod(dir, 0o700))
+		db := filepath.Join(dir, "widgetd.db")
+		restore := []string{builtProgram(t), "restore", filepath.Join(dir, "copy.db"), "-force", "-db", db, "-key",
+			filepath.Join(dir, "widgetd.key")}
+		cmd := exec.Command("strace", append([]string{"-f", "-o", os.DevNull, "-P", filepath.Join(dir, k.file), "-e",
+			"trace=" + k.calls, "-e", "inject=" + k.calls + ":signal=SIGKILL:when=1"}, restore...)...)
+		what := "killed at " + k.calls + " of " + k.file
+		if out, err := cmd.CombinedOutput(); err == nil || cmd.ProcessState.ExitCode() > 0 {
+			t.Fatalf("%s: %v %s", what, err, out)
+		}
+		aside := movedAsideOf(db)
+		switch {
+		case len(aside) == 0:
+			states["before"]++
+			sameContent(t, what+", in place", wholeContent(t, db), before)
+		case fileExists(db):
+			states["after"]++
+			sameContent(t, what+", in place", wholeContent(t, db), after)
+		default:
+			states["between"]++
+			out, err := exec.Command(builtProgram(t), "check", "-db", db).CombinedOutput()
+			failIf(t, err == nil, "%s", what)
+			contains(t, string(out), "run 'widgetd restore': what was there is "+aside[0])
+		}
+		if out, err := exec.Command(restore[0], restore[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s, and once more: %v %s", what, err, out)
+		}
+		sameContent(t, what+", and once more", contentOf(t, db, nil), after)
+		if left := dirNames(t, dir); fileExists(proofPath(db, "")) || fileSize(db+"-wal") > 0 {
+			t.Errorf("%s: %q are left", what, left)
+		}
+		if len(aside) == 0 {
+			aside = movedAsideOf(db)
+		}
+		sameContent(t, what+", aside", wholeContent(t, aside[0]), before)
+	}
+	t.Logf("killed: %v", states)
+	if inFull() && (states["before"] < 4 || states["between"] < 3 || states["after"] < 1) {
+		t.Error("that is not every moment")
+	}
+}
+
+func TestRestore_withoutRoomLeavesTheDatabaseAsItWas_disk(t *testing.T) {
+	t.Parallel()
+	dir := smallDisk(t, 4<<20)
+	o := operatorIn(t, dir)
+	file := filepath.Join(t.TempDir(), "copy.db")
+	must(t, os.Chmod(filepath.Dir(file), 0o700))
+	o.do("backup", file)
+	o.addLeads("ada@example.com")
+	filler := filepath.Join(dir, "filler")
+	fillDisk(t, filler)
+	before, refusals := directory(t, dir), 0
+	for {
+		_, err := o.try("restore", file, "-force")
+		if err == nil {
+			break
+		}
+		contains(t, err.Error(), file+" can't be restored: ")
+		failIf(t, !matches("no space left on device|disk is full", err.Error()), "%v", err)
+		for name, text := range directory(t, dir) {
+			failIf(t, name != "filler" && text != before[name], "%s was changed, or left", name)
+		}
+		refusals++
+		must(t, os.Truncate(filler, fileSize(filler)-int64(size(400, 40))<<10))
+	}
+	equal(t, "put aside", len(o.aside()), 1)
+	contains(t, o.do("check"), "ok: ")
+	if refusals < 2 {
+		t.Errorf("%d refusals", refusals)
+	}
+}

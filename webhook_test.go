@@ -1,12 +1,19 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -317,4 +324,274 @@ func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 	_, lines = about()
 	equal(t, "needs doing", len(lines), 3)
 	contains(t, lines[2], "11 webhooks answered 410 Gone since ")
+}
+
+// The vector of the Standard Webhooks specification's libraries.
+const (
+	vectorSecret    = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	vectorID        = "msg_p5jXN8AQM9LWM0D4loKWxJek"
+	vectorBody      = `{"test": 2432232314}`
+	vectorSignature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+)
+
+var vectorTime = time.Unix(1614265330, 0)
+
+// Against whoever copies the database who would sign webhooks: secrets are derived from the key file, and stored
+// nowhere.
+func TestWebhookSecret_isDerivedFromKeyFileWebhookAndRotation(t *testing.T) {
+	t.Parallel()
+	ring, other := &keyring{secret: make([]byte, 32)}, &keyring{secret: []byte(strings.Repeat("x", 32))}
+	secret := webhookSecret(ring, "whk_1", 1)
+	if got := formatWebhookSecret(secret); len(secret) != 32 ||
+		got != "whsec_CfPIDTsy/guKHR7jjSTNLHDC3aHwbJ2hYe7SRTUT9zs=" {
+		t.Errorf("the secret is %s: every partner would have to be told", got)
+	}
+	for name, different := range map[string][]byte{
+		"key file": webhookSecret(other, "whk_1", 1),
+		"webhook":  webhookSecret(ring, "whk_2", 1),
+		"rotation": webhookSecret(ring, "whk_1", 2),
+		"both":     webhookSecret(ring, "whk_", 11),
+	} {
+		if string(different) == string(secret) {
+			t.Errorf("another %s has the same secret", name)
+		}
+	}
+	if back, err := parseWebhookSecret(formatWebhookSecret(secret)); err != nil || string(back) != string(secret) {
+		t.Errorf("parsed: %x, %v", back, err)
+	}
+}
+
+// Against anybody with the address of a receiver who would forge or repeat a webhook: signatures over id, time and
+// body; five minutes.
+func TestWebhookVerification_takesWhatPublicLibrariesTake(t *testing.T) {
+	t.Parallel()
+	secret, _ := parseWebhookSecret(vectorSecret)
+	other := webhookSecret(&keyring{secret: make([]byte, 32)}, "whk_1", 1)
+	signedWith := func(secrets ...[]byte) string {
+		return webhookHeaders(secrets, vectorID, vectorTime, []byte(vectorBody)).Get("webhook-signature")
+	}
+	const at, sent = "1614265330", vectorSignature
+	const v1a = "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg=="
+	for _, c := range []struct {
+		name                    string
+		id, at, signature, body string
+		after                   time.Duration // when it is verified
+		want                    error
+	}{
+		{"as it was sent", vectorID, at, sent, vectorBody, 0, nil},
+		{"five minutes later", vectorID, at, sent, vectorBody, 5 * time.Minute, nil},
+		{"five minutes before", vectorID, at, sent, vectorBody, -5 * time.Minute, nil},
+		{"more than five minutes later", vectorID, at, sent, vectorBody, 301 * time.Second, errWebhookTooOld},
+		{"more than five minutes before", vectorID, at, sent, vectorBody, -301 * time.Second, errWebhookTooNew},
+		{"signed with two secrets, the second known", vectorID, at, signedWith(other, secret), vectorBody, 0, nil},
+		{"signed with another secret", vectorID, at, signedWith(other), vectorBody, 0, errWebhookSignature},
+		{"beside a signature of another version", vectorID, at, v1a + " " + sent, vectorBody, 0, nil},
+		{"of another version only", vectorID, at, "v2," + sent[3:], vectorBody, 0, errWebhookSignature},
+		{"without a version", vectorID, at, sent[3:], vectorBody, 0, errWebhookSignature},
+		{"cut", vectorID, at, sent[:20], vectorBody, 0, errWebhookSignature},
+		{"another body", vectorID, at, sent, vectorBody + " ", 0, errWebhookSignature},
+		{"another id", "msg_2", at, sent, vectorBody, 0, errWebhookSignature},
+		{"another time", vectorID, "1614265331", sent, vectorBody, 0, errWebhookSignature},
+		{"a time with a sign", vectorID, "+" + at, sent, vectorBody, 0, errWebhookTimestamp},
+		{"a time that is text", vectorID, "now", sent, vectorBody, 0, errWebhookTimestamp},
+		{"a time beyond numbers", vectorID, "99999999999999999999", sent, vectorBody, 0, errWebhookTimestamp},
+		{"the last time", vectorID, "9223372036854775807", sent, vectorBody, 0, errWebhookTooNew},
+		{"the first time", vectorID, "-9223372036854775808", sent, vectorBody, 0, errWebhookTooOld},
+		{"without an id", "", at, sent, vectorBody, 0, errWebhookHeaders},
+		{"without a time", vectorID, "", sent, vectorBody, 0, errWebhookHeaders},
+		{"without a signature", vectorID, at, "", vectorBody, 0, errWebhookHeaders},
+	} {
+		h := http.Header{webhookIDHeader: {c.id}, webhookTimestampHeader: {c.at}, webhookSignatureHeader: {c.signature}}
+		if err := verifyWebhook(secret, h, []byte(c.body), vectorTime.Add(c.after)); err != c.want {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	if err := verifyWebhook(secret, http.Header{}, []byte(vectorBody), vectorTime); err != errWebhookHeaders {
+		t.Errorf("without headers: %v", err)
+	}
+}
+
+func FuzzWebhookVerification(f *testing.F) {
+	f.Add(vectorID, "1614265330", vectorSignature, vectorBody)
+	f.Add(vectorID, "1614265330", "v1,AAAA "+vectorSignature, vectorBody)
+	f.Add("", "-1", "v1,", "")
+	f.Add("a.1", "01614265330", "v1,\x00", "{}")
+	secret, err := parseWebhookSecret(vectorSecret)
+	must(f, err)
+	f.Fuzz(func(t *testing.T, id, at, signature, body string) {
+		h := http.Header{webhookIDHeader: {id}, webhookTimestampHeader: {at}, webhookSignatureHeader: {signature}}
+		if verifyWebhook(secret, h, []byte(body), vectorTime) == nil &&
+			(id != vectorID || body != vectorBody || at != "1614265330") {
+			t.Errorf("a forged message verifies: %q %q %q %q", id, at, signature, body)
+		}
+		own := webhookHeaders([][]byte{secret}, id, vectorTime, []byte(body))
+		if err := verifyWebhook(secret, own, []byte(body), vectorTime); (err == nil) != (id != "") {
+			t.Errorf("our own message with the id %q: %v", id, err)
+		}
+	})
+}
+
+// receive sends a request to a receiver whose clock is that of the vector, and returns the answer and
+// what was printed.
+func receive(
+	t *testing.T, status int, method string, header http.Header, body string,
+) (answer *httptest.ResponseRecorder, printed string) {
+	t.Helper()
+	secret, err := parseWebhookSecret(vectorSecret)
+	must(t, err)
+	var out bytes.Buffer
+	r := httptest.NewRequest(method, "/in", strings.NewReader(body))
+	if header == nil {
+		header = webhookHeaders([][]byte{secret}, "evt_1", vectorTime, []byte(body))
+	}
+	r.Header = header
+	answer = httptest.NewRecorder()
+	receiver := &webhookReceiver{secret: secret, status: status, out: &out,
+		now: func() time.Time { return vectorTime }}
+	receiver.ServeHTTP(answer, r)
+	return answer, out.String()
+}
+
+func TestWebhookListener_printsAndAnswersWhatItGot(t *testing.T) {
+	t.Parallel()
+	const event = `{"id":"evt_1","type":"lead.created","data":{"lead_id":"led_1"}}`
+	const shown = "{\n  \"id\": \"evt_1\",\n  \"type\": \"lead.created\",\n" +
+		"  \"data\": {\n    \"lead_id\": \"led_1\"\n  }\n}\n\n"
+	other := webhookHeaders([][]byte{make([]byte, 32)}, "evt_1", vectorTime, []byte(event))
+	old := webhookHeaders([][]byte{make([]byte, 32)}, "evt_1", vectorTime.Add(-time.Hour), []byte(event))
+	const lead, none, forged = "lead.created  evt_1\n", "-  evt_1\n",
+		"not verified: no signature is of this id, time, body and secret; answered 401\n"
+	x, nested := strings.Repeat("x", 1000), strings.Repeat(`{"a":`, 200)
+	for _, c := range []struct {
+		name    string
+		method  string
+		status  int
+		header  http.Header
+		body    string
+		code    int
+		printed string // behind the time
+	}{
+		{"an event", "POST", 204, nil, event, 204, lead + "verified; answered 204\n" + shown},
+		{"an event to be sent again", "POST", 503, nil, event, 503, lead + "verified; answered 503\n" + shown},
+		{"another secret", "POST", 204, other, event, 401, lead + forged + shown},
+		{"an hour ago", "POST", 204, old, event, 401,
+			lead + "not verified: webhook-timestamp is more than five minutes ago; answered 401\n" + shown},
+		{"no headers", "POST", 204, http.Header{}, event, 400, "lead.created  -\nnot verified: " +
+			"webhook-id, webhook-timestamp or webhook-signature is missing; answered 400\n" + shown},
+		{"not JSON", "POST", 204, nil, "a=b\x1b[31m\nc", 400,
+			none + "verified, but the text is not a JSON object; answered 400\na=b\ufffd[31m\ufffdc\n\n"},
+		{"not JSON, and not verified", "POST", 204, other, x + "x", 401, none + forged + x + "\n\n"},
+		{"no type", "POST", 204, nil, "{}", 204, none + "verified; answered 204\n{}\n\n"},
+		{"a terminal's control characters", "POST", 204, nil, "{\"type\":\"\u202ea\\u001b\u009b\"}", 204,
+			"\ufffda\ufffd\ufffd  evt_1\nverified; answered 204\n{\n  \"type\": \"\ufffda\\u001b\ufffd\"\n}\n\n"},
+		{"nested to fill a disk", "POST", 204, other, strings.Repeat(nested, 50), 401, none + forged + nested + "\n\n"},
+		{"as large as it may be", "POST", 204, other, strings.Repeat("x", 64<<10), 401, none + forged + x + "\n\n"},
+		{"too large", "POST", 204, nil, strings.Repeat("x", 64<<10+1), 413,
+			none + "not verified: the body has more than 65536 bytes; answered 413\n" + x + "\n\n"},
+		{"a browser", "GET", 204, http.Header{}, "", 405,
+			"-  -\nnot verified: a webhook is sent with POST; answered 405\n\n"},
+	} {
+		answer, printed := receive(t, c.status, c.method, c.header, c.body)
+		if answer.Code != c.code || printed != "2021-02-25T15:02:10Z  "+c.printed {
+			t.Errorf("%s: %d, want %d, printed\n%q, want\n%q", c.name, answer.Code, c.code, printed, c.printed)
+		}
+		_, reason, _ := strings.Cut(c.printed, "\n")
+		reason, _, _ = strings.Cut(reason, ";")
+		if says := answer.Body.String(); c.code < 300 != (says == "") && c.code != 503 ||
+			!strings.Contains(reason, strings.TrimSpace(says)) {
+			t.Errorf("%s: the answer says %q", c.name, says)
+		}
+		if allow := answer.Header().Get("Allow"); (allow == "POST") != (c.code == 405) {
+			t.Errorf("%s: Allow %q", c.name, allow)
+		}
+	}
+}
+
+// A listening is a running 'widgetd webhook listen'.
+type listening struct {
+	base string
+	out  runningLog
+	stop func() error // ends it
+}
+
+// listenFor starts the command, which must then listen.
+func listenFor(t testing.TB, o *operator, stdin string, args ...string) *listening {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	l := &listening{}
+	noted, stderr := io.Pipe()
+	e := &env{ctx: ctx, getenv: func(name string) string { return o.env[name] }, stdin: strings.NewReader(stdin),
+		stdout: &l.out, stderr: stderr,
+		nouns: nouns(), commands: allCommands(), now: time.Now}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- e.dispatch(append([]string{"webhook", "listen", "-addr", "127.0.0.1:0"}, args...))
+		stderr.Close()
+	}()
+	l.stop = func() error { cancel(); return <-ended }
+	line, err := bufio.NewReader(noted).ReadString('\n')
+	after, listens := strings.CutPrefix(line, "listening on ")
+	if l.base, _, _ = strings.Cut(after, ";"); err != nil || !listens {
+		t.Fatalf("it says %q, %v, and ended with %v", line, err, l.stop())
+	}
+	return l
+}
+
+// webhookListenStory is about a partner who tries webhooks out.
+func webhookListenStory(t *testing.T, o *operator) {
+	file := filepath.Join(o.dir, "secret")
+	if err := os.WriteFile(file, []byte("whsec_"+vectorSecret+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	secret, err := parseWebhookSecret(vectorSecret)
+	must(t, err)
+	const body = `{"id":"evt_1", "type":"lead.created"}`
+	for name, c := range map[string]struct {
+		variable, stdin string
+		args            []string
+		want            int
+	}{
+		"variable":       {"whsec_" + vectorSecret, "", nil, 204},
+		"option":         {"", "", []string{"-secret", "whsec_" + vectorSecret}, 204},
+		"file":           {"whsec_of another one", "", []string{"-secret-file", file, "-answer", "500"}, 500},
+		"standard input": {"", vectorSecret, []string{"-secret-file", "-", "-json"}, 204},
+	} {
+		o.env["WIDGETD_SECRET"] = c.variable
+		l := listenFor(t, o, c.stdin, c.args...)
+		r, err := http.NewRequestWithContext(t.Context(), "POST", l.base, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header = webhookHeaders([][]byte{secret}, "evt_1", time.Now(), []byte(body))
+		answer, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != c.want {
+			t.Errorf("%s: %d", name, answer.StatusCode)
+		}
+		if err := l.stop(); err != nil {
+			t.Errorf("%s: it ended with %v", name, err)
+		}
+		printed := l.out.String()
+		if !strings.Contains(name, "standard") {
+			if !strings.Contains(printed, "  lead.created  evt_1\nverified; answered ") ||
+				strings.Contains(printed, vectorSecret) {
+				t.Errorf("%s: it printed %s", name, printed)
+			}
+			continue
+		}
+		var got map[string]any
+		if err := json.Unmarshal([]byte(printed), &got); err != nil || strings.Count(printed, "\n") != 1 ||
+			got["verified"] != true || got["type"] != "lead.created" ||
+			got["id"] != "evt_1" || got["answered"] != 204.0 || got["reason"] != nil ||
+			got["body"].(map[string]any)["id"] != "evt_1" || got["received_at"] == nil {
+			t.Errorf("%s: it printed %s, %v", name, printed, err)
+		}
+	}
+	delete(o.env, "WIDGETD_SECRET")
+	o.fails("no such file", "webhook", "listen", "-secret-file", filepath.Join(o.dir, "none"))
+	o.fails("choose another address with -addr", "webhook", "listen", "-secret-file", file, "-addr", "127.0.0.1:99999")
+	noteCommand([]string{"webhook", "listen"}, nil)
 }

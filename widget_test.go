@@ -1,8 +1,14 @@
 package main
 
 import (
+	"encoding/xml"
+	"errors"
 	"fmt"
+	"io"
+	"math"
+	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -254,4 +260,377 @@ func TestStats_thatDidNotChangeAre304(t *testing.T) {
 			})
 		})
 	}
+}
+
+// oddZones have clocks that are set at midnight, by half an hour, by two hours or a day, or that differ
+// from UTC by odd amounts; the first half are usual ones.
+var oddZones = strings.Fields(`
+	UTC Europe/Zurich Europe/London America/New_York America/Los_Angeles Asia/Tokyo Asia/Kolkata
+	Australia/Sydney America/Sao_Paulo America/St_Johns America/Goose_Bay America/Havana America/Santiago America/Asuncion
+	America/Scoresbysund America/Caracas America/Godthab Atlantic/Azores Africa/Cairo Africa/Casablanca Africa/Monrovia
+	Asia/Beirut Asia/Amman Asia/Gaza Asia/Tehran Asia/Kathmandu Asia/Pyongyang Asia/Damascus Asia/Hebron
+	Australia/Lord_Howe Antarctica/Troll Antarctica/Casey Pacific/Apia Pacific/Kwajalein Pacific/Enderbury
+	Pacific/Kiritimati Pacific/Chatham Pacific/Norfolk Etc/GMT+12 Europe/Dublin Europe/Lisbon Europe/Volgograd`)
+
+// transitions calls f for every time from 1970 to 2037 at which the clocks of a zone are set.
+func transitions(zone *time.Location, f func(time.Time)) {
+	for t := time.Date(1970, 1, 3, 0, 0, 0, 0, time.UTC).In(zone); ; {
+		_, next := t.ZoneBounds()
+		if next.IsZero() || next.Year() > 2037 {
+			return
+		}
+		if !next.After(t) { // as for some times in the last year of a zone's table
+			next = t.Add(time.Hour)
+		} else {
+			f(next)
+		}
+		t = next
+	}
+}
+
+// countByQuarters counts the quarter-hours of a range by what their clocks show at their beginning, one by one.
+func countByQuarters(r statsRange) map[string]int64 {
+	found := map[string]int64{}
+	first, last := r.From.Format(time.DateOnly), r.To.Format(time.DateOnly)
+	for t := r.From.AddDate(0, 0, -2); t.Before(r.To.AddDate(0, 0, 3)); t = t.Add(quarterHour) {
+		date := t.In(r.Zone).Format(time.DateOnly)
+		if date < first || date > last {
+			continue
+		}
+		switch r.Interval {
+		case "week":
+			monday, _ := time.Parse(time.DateOnly, date)
+			for monday.Weekday() != time.Monday {
+				monday = monday.AddDate(0, 0, -1)
+			}
+			date = monday.Format(time.DateOnly)
+		case "month":
+			date = date[:8] + "01"
+		}
+		found[date]++
+	}
+	return found
+}
+
+// countByPeriods counts the quarter-hours of a range by the periods of its series.
+func countByPeriods(t *testing.T, r statsRange) map[string]int64 {
+	s := newSeries(r)
+	for i, p := range s.periods {
+		if !p.from.Before(p.until.Time) || i > 0 && p.from.Before(s.periods[i-1].until.Time) {
+			t.Errorf("%s %v: period %v follows %v", r.Zone, r.From, p, s.periods[max(0, i-1)])
+		}
+		for q := p.from.Truncate(quarterHour).Add(-quarterHour); q.Before(p.until.Time); q = q.Add(quarterHour) {
+			if !q.Before(p.from.Time) {
+				s.add(p, counts{Views: 1})
+			}
+		}
+	}
+	found := map[string]int64{}
+	for _, p := range s.points {
+		if p.Views > 0 {
+			found[p.Date] += p.Views
+		}
+	}
+	return found
+}
+
+func TestStats_daysAreThoseOfTheClocksAroundEveryChangeOfEveryZone(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	checked, twice := 0, 0
+	for n, name := range oddZones {
+		zone, err := loadZone(name)
+		must(t, err)
+		i := n
+		transitions(zone, func(at time.Time) {
+			if i++; i%size(8, 1) != 0 {
+				return
+			}
+			day := dateIn(zone, at)
+			r := statsRange{day.AddDate(0, 0, -1), day.AddDate(0, 0, 1), statsIntervals[i%3], zone}
+			equal(t, fmt.Sprint(name, " by ", r.Interval, " around ", day), countByPeriods(t, r), countByQuarters(r))
+			if r.Interval == "day" && len(newSeries(r).periods) > 3 {
+				twice++
+			}
+			checked++
+		})
+	}
+	if checked < 400 || twice < 2 {
+		t.Errorf("%d changes were checked, at %d of which a day began twice: too few", checked, twice)
+	}
+}
+
+// pictureOf returns the picture of a series of views from 2026-01-01 on, and its texts in the order of
+// the document.
+func pictureOf(t testing.TB, lang pageLanguage, name, interval string, days int, views ...int64) (
+	picture string, texts []string) {
+	t.Helper()
+	first := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := statsRange{first, first.AddDate(0, 0, days-1), statsInterval(interval), time.UTC}
+	s := newSeries(r)
+	for i := range s.points {
+		s.points[i].Views = views[i%len(views)]
+		s.totals.Views += s.points[i].Views
+	}
+	report := r.report(s)
+	report.widget = &widget{ID: "wgt_x", Name: name}
+	picture = string(report.picture(lang))
+	decoder, tags := xml.NewDecoder(strings.NewReader(picture)), []string{}
+	for {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			return picture, texts
+		}
+		if err != nil {
+			t.Fatalf("the picture is no XML: %v\n%s", err, picture)
+		}
+		switch token := token.(type) {
+		case xml.StartElement:
+			tags = append(tags, token.Name.Local)
+			contains(t, " svg title desc style rect text path ", " "+token.Name.Local+" ")
+			for _, a := range token.Attr {
+				if strings.HasPrefix(a.Name.Local, "on") || a.Name.Local == "href" {
+					t.Errorf("the picture has an attribute %s", a.Name.Local)
+				}
+			}
+		case xml.EndElement:
+			tags = tags[:len(tags)-1]
+		case xml.CharData:
+			if tag := tags; len(tag) > 0 && tag[len(tag)-1] != "style" {
+				texts = append(texts, string(token))
+			}
+		}
+	}
+}
+
+// wordsOf returns the texts of a picture in one line, with plain spaces.
+func wordsOf(texts []string) string {
+	return strings.TrimSuffix(plainSpaces(strings.Join(texts, "|")), "|\n")
+}
+
+// TestPicture_isInEveryLanguage draws a day, weeks, months and nothing.
+func TestPicture_isInEveryLanguage(t *testing.T) {
+	t.Parallel()
+	for lang, want := range map[pageLanguage][]string{
+		"en": {"On 1 January 2026 (UTC): 1 view",
+			"The busiest week was that of 29 December 2025, with 1,200 views.",
+			"The busiest month was February 2026, with 1 view.", "1 Jan", "No views yet"},
+		"de": {"Am 1. Januar 2026 (UTC): 1 Aufruf",
+			"Die meisten Aufrufe gab es in der Woche ab dem 29. Dezember 2025: 1.200 Aufrufe.",
+			"Die meisten Aufrufe gab es im Februar 2026: 1 Aufruf.", "1. Jan.", "Noch keine Aufrufe"},
+		"fr": {"Le 1er janvier 2026 (UTC) : 1 vue",
+			"La semaine la plus consultée est celle du 29 décembre 2025, avec 1_200 vues.",
+			"Le mois le plus consulté est février 2026, avec 1 vue.", "1er janv.", "Pas encore de vues"},
+		"it": {"Il giorno 1º gennaio 2026 (UTC): 1 visualizzazione",
+			"La settimana con più visualizzazioni: quella dal giorno 29 dicembre 2025, con 1.200 visualizzazioni.",
+			"Il mese con più visualizzazioni: febbraio 2026, con 1 visualizzazione.", "1º gen",
+			"Ancora nessuna visualizzazione"},
+		"nb": {"Den 1. januar 2026 (UTC): 1 visning",
+			"Flest visninger var det i uken fra 29. desember 2025: 1 200 visninger.",
+			"Flest visninger var det i februar 2026: 1 visning.", "1. jan.", "Ingen visninger ennå"},
+		"sv": {"Den 1 januari 2026 (UTC): 1 visning",
+			"Flest visningar var det under veckan från den 29 december 2025: 1 200 visningar.",
+			"Flest visningar var det i februari 2026: 1 visning.", "1 jan.", "Inga visningar än"},
+		"da": {"Den 1. januar 2026 (UTC): 1 visning",
+			"Flest visninger var der i ugen fra den 29. december 2025: 1.200 visninger.",
+			"Flest visninger var der i februar 2026: 1 visning.", "1. jan.", "Ingen visninger endnu"},
+		"fi": {"1. tammikuuta 2026 (UTC): 1 katselu",
+			"Vilkkain viikko alkoi 29. joulukuuta 2025: 1 200 katselua.",
+			"Vilkkain kuukausi alkoi 1. helmikuuta 2026: 1 katselu.", "1. tammi", "Ei vielä katseluja"},
+	} {
+		picture, day := pictureOf(t, lang, "Lunch", "day", 1, 1)
+		_, weeks := pictureOf(t, lang, "Lunch", "week", 14, 1200, 7, 2)
+		_, months := pictureOf(t, lang, "Lunch", "month", 60, 0, 1)
+		_, none := pictureOf(t, lang, "Lunch", "day", 30, 0)
+		contains(t, picture, ` lang="`+string(lang)+`"`)
+		if !strings.HasPrefix(wordsOf(day[1:2]), want[0]) || !strings.HasSuffix(wordsOf(weeks[1:2]), " "+want[1]) ||
+			!strings.HasSuffix(wordsOf(months[1:2]), " "+want[2]) {
+			t.Errorf("%s: %q %q %q", lang, day[1], weeks[1], months[1])
+		}
+		equal(t, string(lang), []string{wordsOf(weeks[4:5]), wordsOf(none[2:3])}, want[3:])
+	}
+	_, none := pictureOf(t, "en", "Lunch", "day", 30, 0)
+	equal(t, "of nothing", wordsOf(none[:2]), "Lunch: no views yet|From 1 January 2026 to 30 January 2026 (UTC): "+
+		"0 views, 0 visitors, 0 clicks, 0 orders.")
+	equal(t, "no order in French", amount("fr", 0, "order")+amount("de", 0, "order"), "0 commande0 Bestellungen")
+}
+
+var aBar = regexp.MustCompile(`M([\d.]+) 158v-([\d.]+)h([\d.]+)v([\d.]+)z`)
+
+// FuzzPicture draws any counts under any name: the picture is XML with the bars inside it, and the name
+// is a text.
+func FuzzPicture(f *testing.F) {
+	f.Add("Lunch", 30, int64(1), int64(2), int64(0))
+	f.Add(`</title><script>alert(1)</script>`, 366, int64(0), int64(0), int64(0))
+	f.Add("a\x00\x1b\ufffe\xff]]>&amp;\"'", 1, int64(math.MaxInt64), int64(1), int64(-5))
+	f.Add("", 7, int64(math.MinInt64), int64(-1), int64(math.MaxInt64))
+	f.Add("0", 30, int64(1), int64(23), int64(0))
+	f.Fuzz(func(t *testing.T, name string, days int, a, b, c int64) {
+		days = 1 + int(uint(days)%maxStatsDays)
+		picture, texts := pictureOf(t, pageLanguages[days%len(pageLanguages)], name, "day", days, a, b, c)
+		if title := plainSpaces(texts[0]); !strings.Contains(title, ": ") || strings.Contains(picture, "<script") {
+			t.Errorf("title %q", title)
+		}
+		bars, drawn := aBar.FindAllStringSubmatch(picture, -1), 0
+		for i := range days {
+			if []int64{a, b, c}[i%3] > 0 {
+				drawn++
+			}
+		}
+		if len(bars) != drawn || strings.Count(picture, "z") < drawn {
+			t.Errorf("%d bars, want %d:\n%s", len(bars), drawn, picture)
+		}
+		end := 0.0
+		for _, bar := range bars {
+			var x, up, width, down float64
+			fmt.Sscan(strings.Join(bar[1:], " "), &x, &up, &width, &down)
+			outside := x < pictureMargin || x < end-0.02 || x+width > pictureWidth-pictureMargin+0.02
+			if outside || up != down || up < 1 || up > barsBottom-barsTop {
+				t.Errorf("a bar %s after one that ends at %v", bar[0], end)
+			}
+			end = x + width
+		}
+	})
+}
+
+// The lunch hour: the visitors of an office share an address, and one of them may be hostile.
+
+// fetch answers a request without failing the test, since it may run beside others. The visitor's browser is ua.
+func (s *service) fetch(method, path, body, from, ua string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, "/v1"+path, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Origin", siteOrigin)
+	r.Header.Set("User-Agent", ua)
+	r.RemoteAddr = from
+	w := httptest.NewRecorder()
+	s.server.ServeHTTP(w, r)
+	return w
+}
+
+const aView = `{"widget":"%s","events":[{"type":"view","page":"/lunch"}]}`
+
+// TestLunch_floodOfSomeAddressesLeavesTheOthersTheirShare: whoever sends all they can from one address, or from
+// a few, or from many of one network, and reads besides, keeps no visitor at another address from being counted.
+func TestLunch_floodOfSomeAddressesLeavesTheOthersTheirShare(t *testing.T) {
+	t.Parallel()
+	for name, from := range map[string]func(i int) string{
+		"one address":         func(int) string { return "203.0.113.9:1" },
+		"three addresses":     func(i int) string { return fmt.Sprintf("203.0.113.%d:1", i%3) },
+		"one site's networks": func(i int) string { return fmt.Sprintf("[2001:db8:1:%x::1]:1", i) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *testing.T, s *service) {
+				widget := s.addWidget(s.account)
+				answers, flood, seconds := map[int]int{}, 0, size(40, 120)
+				for second := range seconds {
+					for range size(30, 100) {
+						flood++
+						answers[s.fetch("POST", "/widget/events", fmt.Sprintf(aView, widget), from(flood), "x").Code]++
+						s.fetch("GET", "/widget/stats?widget="+widget, "", from(flood), "x")
+					}
+					visitor := fmt.Sprintf("198.51.100.%d:1", second)
+					if w := s.fetch("POST", "/widget/events", fmt.Sprintf(aView, widget), visitor, "v"); w.Code != 204 {
+						t.Fatalf("second %d: %d %s", second, w.Code, w.Body)
+					}
+					if w := s.fetch("GET", "/widget/stats?widget="+widget, "", visitor, "v"); w.Code != 200 {
+						t.Fatalf("second %d: %d %s", second, w.Code, w.Body)
+					}
+					time.Sleep(time.Second)
+				}
+				t.Logf("%s: %d requests in %d seconds, answered %v; a visitor at another address was counted in each "+
+					"and could read", name, flood, seconds, answers)
+				if c := s.counted(widget); c.Views != int64(seconds+answers[204]) || answers[429] == 0 {
+					t.Errorf("%+v, %v", c, answers)
+				}
+			})
+		})
+	}
+}
+
+func TestLunch_addressGetsHalfWhileOthersAskAndAllButATenthAlone(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		widget := s.addWidget(s.account)
+		post := func(from string) answer { return s.report(widget, `{"type":"view"}`, "Peer: "+from) }
+		taken := func(from string) (n int) {
+			for post(from).status == 204 {
+				n++
+			}
+			return n
+		}
+		equal(t, "alone", taken("203.0.113.1:1"), 540)
+		post("203.0.113.1:1").is(429, "rate_limited").has(`RateLimit-Policy: "widgets";q=600;w=60`,
+			`RateLimit: "widgets";r=0;t=54`, "Retry-After: 1")
+		post("203.0.113.2:1").is(204).has(`RateLimit: "widgets";r=59;t=55`) // it took nothing before
+		post("203.0.113.2:1").is(429, "rate_limited")
+		time.Sleep(2 * time.Minute)
+		post("203.0.113.3:1").is(204)
+		equal(t, "while another asks", taken("203.0.113.4:1"), 300)
+		post("203.0.113.4:1").is(429, "rate_limited").has(`RateLimit-Policy: "widgets";q=600;w=60, "share";q=300;w=60`,
+			`RateLimit: "widgets";r=299;t=31, "share";r=0;t=60`, "Retry-After: 1")
+		equal(t, "of what is left", taken("203.0.113.3:1"), 239)
+		// Another account's widgets have their own.
+		other := s.addAccount("other")
+		s.must("origin", "add", "https://other.example", "-account", other)
+		s.post("/widget/events", fmt.Sprintf(aView, s.addWidget(other)), "Origin: https://other.example",
+			"Peer: 203.0.113.4:1").is(204)
+	})
+}
+
+func TestLunch_eventsOfAnAddressAreSixHundredAMinuteAndWidget(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		widget, second := s.addWidget(s.account), s.addWidget(s.account)
+		batch := strings.TrimSuffix(strings.Repeat(`{"type":"click","item":"soup"},`, 50), ",")
+		for range 12 {
+			s.report(widget, batch).is(204)
+		}
+		s.report(widget, `{"type":"view"}`).is(429, "rate_limited").has(`RateLimit-Policy: "address";q=600;w=60`,
+			`RateLimit: "address";r=0;t=60`, "Retry-After: 1")
+		s.report(second, batch).is(204)
+		s.report(widget, batch, "Peer: 192.0.2.2:1").is(204)
+		time.Sleep(time.Second) // ten more
+		if a := s.report(widget, batch); a.status != 429 || a.header.Get("Retry-After") != "4" {
+			t.Errorf("%d %v", a.status, a.header)
+		}
+		s.report(widget, `{"type":"view"}`).is(204)
+		// Nothing of a batch that is refused is counted.
+		if c := s.counted(widget); c.Clicks != 13*50 || c.Views != 1 {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+func TestStats_inMemoryServeCallersWithoutATokenForTenSeconds(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		widget, token := s.addWidget(s.account), s.auth(s.account, scopeStats)
+		read := func(views int, headers ...string) answer {
+			t.Helper()
+			a := s.get("/widget/stats?widget="+widget, headers...).is(200)
+			if got := a.json()["totals"].(map[string]any)["views"]; got != float64(views) {
+				t.Fatalf("%v views, want %d", got, views)
+			}
+			return a
+		}
+		read(0).has(`RateLimit: "widgets";r=599;t=1`) // had to be computed
+		s.report(widget, `{"type":"view"}`).is(204)
+		tag := read(0).has("RateLimit: ").header.Get("ETag")
+		read(1, token)
+		for range 310 { // charged to nobody: twice as many are more than a bucket has
+			s.get("/widget/stats?widget="+widget, "If-None-Match: "+tag).is(304)
+			read(0)
+		}
+		s.get("/widget/stats.svg?widget=" + widget).is(200).has(`RateLimit: "widgets";r=537;t=1`) // a tenth is others'
+		time.Sleep(statsAge)
+		read(1)
+		// What is no count takes effect at once.
+		s.must("widget", "rename", widget, "Brunch")
+		s.notice()
+		equal(t, "name", read(1).text("name"), "Brunch")
+		s.must("widget", "remove", widget, "-force")
+		s.notice()
+		s.get("/widget/stats?widget="+widget).is(404, "widget_not_found")
+	})
 }

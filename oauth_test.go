@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +17,378 @@ import (
 	"testing/synctest"
 	"time"
 )
+
+// Against a server in the middle that would have a client believe it is another issuer: the metadata names its
+// issuer and is at the path of that issuer only.
+func TestMetadata_followsTheBaseAddress(t *testing.T) {
+	t.Parallel()
+	s := quietService(t)
+	s.get("/" + serverMetadataPath + "/v1").is(200)
+	const next = "https://menus.example/api/v1"
+	s.must("base-url", "set", next)
+	s.check(s.server.refresh()) // which the service does once a second
+	for path, member := range map[string]string{serverMetadataPath: "issuer", resourceMetadataPath: "resource"} {
+		equal(t, member, s.get("/"+path+"/api/v1").is(200).text(member), next)
+		s.damaged = true                                     // the document does not have that path any more
+		if a := s.get("/" + path + "/v1"); a.status != 404 { // although routes below the earlier one answer
+			t.Errorf("%s of the earlier address is %d", path, a.status)
+		}
+		s.damaged = false
+	}
+	const challenge = `Bearer realm="widgetd", ` +
+		`resource_metadata="https://menus.example/.well-known/oauth-protected-resource/api/v1"`
+	equal(t, "the challenge", s.get("/leads").header.Get("WWW-Authenticate"), challenge)
+}
+
+// TestMetadata_isNamedByEveryChallengeForAToken goes the way of a client that knows nothing but an address of the
+// interface (RFC 9728, section 5).
+func TestMetadata_isNamedByEveryChallengeForAToken(t *testing.T) {
+	t.Parallel()
+	s := quietService(t)
+	s.get("/orders", s.auth(s.account, scopeLeads)).
+		challenged(403, "insufficient_scope", scopeChallenge(scopeOrders)) // another token would not help by itself
+	_, named, _ := strings.Cut(bareChallenge, `resource_metadata="http://127.0.0.1:8080`)
+	resource := s.get("/" + strings.TrimSuffix(named, `"`)).is(200)
+	failIf(t, resource.text("resource") != testBase, "the resource is %s", resource.text("resource"))
+	issuer := resource.json()["authorization_servers"].([]any)[0]
+	if got := s.get("/" + serverMetadataPath + "/v1").text("issuer"); got != issuer || got != testBase {
+		t.Errorf("the issuer is %s, and the resource names %s", got, issuer)
+	}
+}
+
+var signinShape = regexp.MustCompile(`^[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}$`)
+
+// signinCode makes a code to sign in with for an account, which is a secret.
+func (s *service) signinCode(accountID string) (code string) {
+	s.t.Helper()
+	s.change(func(t *tx) error {
+		made, err := makeSigninCode(t, s.keys, sessionConsent, accountID, "portal")
+		if err == nil {
+			code = made.Code
+		}
+		return err
+	})
+	s.told.confide(code)
+	return code
+}
+
+// confide remembers secrets that have no shape of their own.
+func (d *discretion) confide(secrets ...string) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, secret := range secrets {
+		d.keep("a secret of somebody who signs in", secret)
+		d.keep("a secret of somebody who signs in", strings.ReplaceAll(secret, "-", ""))
+	}
+}
+
+func TestAccount_signinSaysForWhomUntilWhenAndWhereTheCodeIs(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		s.must("account", "set", s.account, "-zone", "Europe/Zurich")
+		code, noted := s.noting("account", "signin", s.account)
+		failIf(t, len(code) != len("XXXX-XXXX-XXXX\n"), "%q is not the code alone, for scripts", code)
+		s.told.confide(strings.TrimSpace(code))
+		equal(t, "note", noted, "for main, once, until 01:15 (Europe/Zurich), at "+testBase+"/oauth/signin\n")
+		s.codeWorks(strings.TrimSpace(code), true, "the code does not work")
+		_, noted = s.noting("account", "signin", s.account, "-json")
+		equal(t, "note with -json", noted, "")
+	})
+}
+
+// signInWith uses a code in the store, and returns the secret of the session.
+func (s *service) signInWith(typed string) (secret string, err error) {
+	s.t.Helper()
+	err = s.store.update(s.t.Context(), func(t *tx) error {
+		secret, err = signIn(t, s.keys, sessionConsent, typed, "")
+		return err
+	})
+	s.told.confide(secret)
+	return secret, err
+}
+
+// codeWorks checks whether a code signs somebody in; wrong says what it means if not.
+func (s *service) codeWorks(code string, works bool, wrong string, args ...any) {
+	s.t.Helper()
+	_, err := s.signInWith(code)
+	failIf(s.t, works && err != nil || !works && !errors.Is(err, errSigninCode), wrong+": %v", append(args, err)...)
+}
+
+// sessionLasts checks whether the session of a secret lasts; wrong says what it means if not.
+func (s *service) sessionLasts(secret string, lasts bool, wrong string) {
+	s.t.Helper()
+	_, err := s.store.session(sessionConsent, secret, newStamp(s.store.now()))
+	failIf(s.t, lasts && err != nil || !lasts && !errors.Is(err, errNotFound), "%s: %v", wrong, err)
+}
+
+func TestSignin_readsCodesAsPeopleTypeThem(t *testing.T) {
+	t.Parallel()
+	for typed, want := range map[string]string{
+		"7K3M-Q9XD-2VTA": "7K3MQ9XD2VTA", "7k3mq9xd2vta": "7K3MQ9XD2VTA", " 7K3M\tQ9XD – 2VTA\n": "7K3MQ9XD2VTA",
+		"olio-0000-0000": "011000000000",
+		"7K3M-Q9XD-2VT":  "", "7K3M-Q9XD-2VTAA": "", "": "", "7K3M-Q9XD-2VTU": "", "7K3M_Q9XD_2VTA": "",
+		"７K3M-Q9XD-2VTA": "", "7K3M-Q9XD-2VT\x00": "",
+		"7K3M-Q9XD-2VTA" + strings.Repeat("-", 100): "",
+	} {
+		if got, ok := parseSigninCode(typed); ok != (want != "") || ok && got != want {
+			t.Errorf("%q is read as %q %v, want %q", typed, got, ok, want)
+		}
+	}
+	seen := map[string]bool{}
+	for range 100 {
+		code := newSigninCode()
+		if plain, ok := parseSigninCode(strings.ToLower(code)); !ok || seen[plain] || !signinShape.MatchString(code) {
+			t.Errorf("%q is no code, or came before", code)
+		}
+		seen[code] = true
+	}
+}
+
+func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := quietService(t)
+		var codes []string
+		for range maxSigninCodes + 2 {
+			codes = append(codes, s.signinCode(s.account))
+			time.Sleep(time.Second)
+		}
+		for i, code := range codes[:2] {
+			s.codeWorks(code, false, "code %d works", i)
+		}
+		first, err := s.signInWith(codes[2])
+		s.check(err)
+		time.Sleep(time.Second)
+		second, err := s.signInWith(codes[3])
+		s.check(err)
+		elsewhere := s.addAccount("Another")
+		others, err := s.signInWith(s.signinCode(elsewhere))
+		s.check(err)
+		time.Sleep(time.Second)
+		s.change(func(t *tx) error {
+			for i := range maxSessions - 2 {
+				t.addSession(&session{Hash: hashOf(fmt.Sprint(i)), AccountID: s.account, Kind: sessionConsent,
+					MadeBy: "x", CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)})
+			}
+			return nil
+		})
+		newest, err := s.signInWith(codes[4])
+		s.check(err)
+		s.sessionLasts(first, false, "the oldest session lasts")
+		for _, secret := range []string{second, newest, others} {
+			s.sessionLasts(secret, true, "a session has ended")
+		}
+		s.hasRows(maxSessions, `sessions WHERE account_id = ?`, s.account)
+	})
+}
+
+// grantEnded returns why a grant has ended; "": it has not.
+func (s *service) grantEnded(id string) grantEnd {
+	s.t.Helper()
+	g, err := s.store.grant(anyAccount, id)
+	s.check(err)
+	return valueOr(g.EndedBy, "")
+}
+
+func TestGrant_webhooksUnderItAreTheApplicationsOwn(t *testing.T) {
+	t.Parallel()
+	s := quietService(t, admitLoopback)
+	p, _ := s.registerApp(func(p *app) { p.Scope = strings.Join(appScopes, " ") })
+	q, _ := s.registerApp()
+	token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeLeads)
+	otherToken, _ := s.appToken(q, s.account, scopeWebhooks+" "+scopeLeads)
+	auth, other, owner := bearer(token), bearer(otherToken), s.hookAuth(scopeLeads)
+	theirs := s.post("/webhooks", hookBody("lead.created"), owner).is(200).text("id")
+	s.answerTest(theirs)
+	made := s.post("/webhooks", hookBody("lead.created"), auth).is(200)
+	failIf(t, made.text("app_id") != p.ID || made.text("made_by") != "app "+p.ID, "made %s", made.body)
+	id := made.text("id")
+	s.answerTest(id)
+	delivery := s.addDelivery(theirs, s.addEvents(s.account, eventLeadCreated, 1), ptr(500))
+	before := s.dump()
+	for name, bearer := range map[string]string{"the application": auth, "another one": other} {
+		for what, c := range webhookCalls(theirs, delivery) {
+			if a := s.do(c[0], c[1], c[2], bearer); a.status != 404 || a.text("code") != "webhook_not_found" {
+				t.Errorf("%s: %s of the owner's webhook: %d %s", name, what, a.status, a.body)
+			}
+		}
+		s.get("/webhooks/"+theirs, bearer).is(404, "webhook_not_found")
+		s.get("/webhooks/"+theirs+"/deliveries", bearer).is(404, "webhook_not_found")
+		s.do("DELETE", "/webhooks/"+theirs, "", bearer).is(404, "webhook_not_found")
+	}
+	s.get("/webhooks/"+id, other).is(404, "webhook_not_found")
+	s.do("DELETE", "/webhooks/"+id, "", other).is(404, "webhook_not_found")
+	s.unchanged(before)
+	for bearer, want := range map[string]int{auth: 1, other: 0, owner: 2} {
+		if ids, _ := s.everyPage("/webhooks", bearer); len(ids) != want {
+			t.Errorf("lists %v", ids)
+		}
+	}
+	s.do("PATCH", "/webhooks/"+id, `{"description":"its own"}`, auth).is(200)
+	if w := s.get("/webhooks/"+id, owner).is(200); w.text("app_id") != p.ID || w.text("description") != "its own" {
+		t.Errorf("the owner sees %s", w.body)
+	}
+	s.do("DELETE", "/grants/"+grantID, "", s.appAuth(s.account)).is(204)
+	s.get("/webhooks/"+id, owner).is(404, "webhook_not_found")
+	s.get("/webhooks/"+theirs, owner).is(200)
+	s.hasRows(0, `app_webhooks`)
+}
+
+func TestGrant_anApplicationHasTenWebhooksOfAnAccount(t *testing.T) {
+	t.Parallel()
+	s := quietService(t, admitLoopback)
+	p, _ := s.registerApp()
+	token, _ := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
+	again, _ := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
+	for range maxAppWebhooks {
+		s.post("/webhooks", hookBody("order.created"), bearer(token)).is(200)
+	}
+	a := s.post("/webhooks", hookBody("order.created"), bearer(again)).is(409, "webhook_limit_reached")
+	failIf(t, !strings.Contains(a.text("detail"), "10 webhooks"), "refused with %s", a.body)
+	s.post("/webhooks", hookBody("order.created"), s.hookAuth(scopeOrders)).is(200)
+	tenant := s.addAccount("Trattoria")
+	there, _ := s.appToken(p, tenant, scopeWebhooks+" "+scopeOrders)
+	s.post("/webhooks", hookBody("order.created"), bearer(there)).is(200)
+}
+
+// queued reports whether the worker sends to a webhook.
+func (s *service) queued(id string) bool {
+	s.t.Helper()
+	all, err := s.store.webhookQueues()
+	s.check(err)
+	return slices.ContainsFunc(all, func(q *webhookQueue) bool { return q.ID == id })
+}
+
+// sweepApps ends and removes what a service would within a minute.
+func (s *service) sweepApps(ctx context.Context) error {
+	failIf(s.t, s.server.sweep(ctx, time.Now().Add(time.Hour)), "more is left to sweep")
+	return nil
+}
+
+func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := quietService(t, admitLoopback, keepTokens(90))
+		tenant := s.addAccount("Trattoria")
+		p, _ := s.registerApp(func(p *app) { p.AccountID, p.OwnScope = tenant, ptr(scopeWebhooks+" "+scopeOrders) })
+		token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
+		auth := bearer(token)
+		hook := s.post("/webhooks", hookBody("order.created"), auth).is(200).text("id")
+		var own string
+		s.change(func(t *tx) (err error) {
+			own, _, err = issueAppToken(t, s.server.keys.Load(),
+				appToken{AppID: p.ID, AccountID: tenant, Scope: *p.OwnScope})
+			return err
+		})
+		ownHook := s.post("/webhooks", hookBody("order.created"), bearer(own)).is(200).text("id")
+		s.sql(manyRows(3*endedAtOnce)+`
+			INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
+			SELECT printf('grt_000000000000000000000%05d', i), ?, ?, 'orders:read', 'test', ?3, ?3,
+				'2001-01-01T00:00:00Z' FROM n`,
+			p.ID, tenant, newStamp(time.Now()))
+		kept, keptGrant := s.appToken(func() *app { q, _ := s.registerApp(); return q }(), s.account, scopeOrders)
+		failIf(t, !s.queued(hook) || !s.queued(ownHook), "the webhooks are not sent to")
+		// A closed owner stops all of it, until the account is opened again.
+		s.change(func(t *tx) error { return closeAccount(t, nouns(), tenant, actorCommand) })
+		s.get("/orders", auth).is(401, "invalid_token")
+		failIf(t, s.queued(hook), "the webhook of an application whose owner is closed is sent to")
+		s.change(func(t *tx) error { return reopenAccount(t, tenant, actorCommand) })
+		s.get("/orders", auth).is(200)
+
+		s.do("DELETE", "/apps/"+p.ID, "", s.appAuth(tenant)).is(204)
+		s.get("/orders", auth).is(401, "invalid_token")
+		s.get("/orders", bearer(own)).is(401, "invalid_token")
+		failIf(t, s.queued(hook) || s.queued(ownHook), "the webhooks of a removed application are sent to")
+		sweep := s.sweepApps
+		s.check(sweep(t.Context()))
+		s.hasRows(3*endedAtOnce+1, `grants WHERE app_id = ? AND ended_by = 'app_removed'`, p.ID)
+		s.hasRows(0, `webhooks`)
+		failIf(t, s.grantEnded(grantID) != endedByRemoval || s.grantEnded(keptGrant) != "", "other grants have ended")
+		s.get("/orders", bearer(kept)).is(200)
+		for _, c := range []struct {
+			after        time.Duration
+			grants, apps int
+		}{{days(90) - time.Minute, 3*endedAtOnce + 1, 1}, {2 * time.Minute, 0, 0}} {
+			time.Sleep(c.after)
+			s.check(sweep(t.Context()))
+			grants, apps := s.count(`SELECT count(*) FROM grants WHERE app_id = ?`, p.ID),
+				s.count(`SELECT count(*) FROM apps WHERE id = ?`, p.ID)
+			if grants != c.grants || apps != c.apps {
+				t.Errorf("%v later there are %d grants and %d applications, want %d and %d", c.after, grants, apps,
+					c.grants, c.apps)
+			}
+		}
+		s.hasRows(0, `app_tokens`)
+		s.hasRows(0, `pragma_foreign_key_check`)
+	})
+}
+
+func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := quietService(t, admitLoopback, keepTokens(1))
+		p, _ := s.registerApp()
+		s.agree(p, s.account, scopeOrders)
+		token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
+		s.post("/webhooks", hookBody("order.created"), bearer(token)).is(200)
+		hash := sha256.Sum256([]byte("x"))
+		s.sql(`INSERT INTO refresh_tokens (hash, grant_id, number, expires_at) VALUES (?, ?, 1, ?)`, hash[:], grantID,
+			newStamp(time.Now()).after(days(2)))
+		s.sql(`UPDATE grant_codes SET grant_id = ?`, grantID)
+		s.sql(`UPDATE grants SET expires_at = ?`, newStamp(time.Now()).after(days(3)))
+		sweep := s.sweepApps
+		for _, c := range []struct {
+			until                                            time.Duration
+			codes, tokens, refreshing, webhooks, ended, rows int
+		}{
+			{appTokenLife + keptAppTokens - time.Second, 1, 1, 1, 1, 0, 1},
+			{appTokenLife + keptAppTokens + time.Minute, 1, 0, 1, 1, 0, 1},
+			{grantCodeLife + keptGrantCode, 1, 0, 1, 1, 0, 1},
+			{grantCodeLife + keptGrantCode + time.Minute, 0, 0, 1, 1, 0, 1},
+			{days(2), 0, 0, 0, 1, 0, 1},
+			{days(3) - time.Minute, 0, 0, 0, 1, 0, 1},
+			{days(3), 0, 0, 0, 0, 1, 1},
+			{days(4), 0, 0, 0, 0, 1, 1},
+			{days(4) + time.Minute, 0, 0, 0, 0, 0, 0},
+		} {
+			time.Sleep(time.Until(bubbleStart.Add(c.until)))
+			s.check(sweep(t.Context()))
+			got := fmt.Sprint(s.count(`SELECT count(*) FROM grant_codes`), s.count(`SELECT count(*) FROM app_tokens`),
+				s.count(`SELECT count(*) FROM refresh_tokens`), s.count(`SELECT count(*) FROM webhooks`),
+				s.count(`SELECT count(*) FROM grants WHERE ended_by = 'expired'`),
+				s.count(`SELECT count(*) FROM grants`))
+			if want := fmt.Sprint(c.codes, c.tokens, c.refreshing, c.webhooks, c.ended, c.rows); got != want {
+				t.Errorf("after %v there are %s, want %s", c.until, got, want)
+			}
+		}
+		s.get("/apps/"+p.ID, s.appAuth(s.account)).is(200)
+	})
+}
+
+func TestKey_retireCountsTheTokensOfApplications(t *testing.T) {
+	t.Parallel()
+	s, p := serviceWithApp(t)
+	s.appToken(p, s.account, scopeOrders)
+	token, _ := s.appToken(p, s.account, scopeOrders)
+	c, err := s.keys.verify(token)
+	s.check(err)
+	s.change(func(t *tx) error {
+		t.revokeAppToken(p.ID, c.ID)
+		return nil
+	})
+	for after, want := range map[time.Duration]int{0: 1, appTokenLife + time.Second: 0} {
+		needed, err := s.store.neededKeys(nil, time.Now().Add(after))
+		s.check(err)
+		tokens := 0
+		for _, k := range needed {
+			tokens += k.tokens
+		}
+		equal(t, fmt.Sprint("tokens ", after, " later"), tokens, want)
+	}
+}
 
 // What has no header, and no secret before the last, is in testdata/http/oauth.txt and app.txt.
 func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneHeader(t *testing.T) {
