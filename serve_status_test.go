@@ -464,16 +464,16 @@ func TestStatus_namesStartsThatNobodyAskedFor(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	db, now := o.env["WIDGETD_DB"], time.Now()
-	release := func(socket string, stays bool) {
+	leave := func(socket string, stays bool) {
 		l, err := listenUnix(socket, 0o600)
 		must(t, err)
 		l.(*net.UnixListener).SetUnlinkOnClose(!stays)
 		must(t, l.Close())
 	}
 	equal(t, "a first start", wasKilled(db), false)
-	release(socketPath(db), false)
+	leave(socketPath(db), false)
 	equal(t, "after an end", wasKilled(db), false)
-	release(socketPath(db), true)
+	leave(socketPath(db), true)
 	equal(t, "after a kill", wasKilled(db), true)
 	must(t, os.WriteFile(startsPath(db), []byte(`["2026-01-`), 0o600)) // broken off
 	for i := range maxUnasked + 5 {

@@ -116,11 +116,11 @@ func TestWriter_skipsACallerWhoLeavesBeforeItsTurn(t *testing.T) {
 	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	release := holdWriter(t, s)
-	ctx, release := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
 	ran := false
 	gone := queue(s, ctx, func(*tx) error { ran = true; return nil })[0]
 	stays := queue(s, t.Context(), named("stays"))[0]
-	release()
+	cancel()
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("the caller who left got %v", err)
 	}
@@ -138,9 +138,9 @@ func TestWriter_beginsNoTransactionForCallersWhoHaveLeft(t *testing.T) {
 	t.Parallel()
 	s := newService(t, withFaults)
 	release := holdWriter(t, s.store)
-	ctx, release := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
 	gone := queue(s.store, ctx, nothing, nothing, nothing)
-	release()
+	cancel()
 	for _, result := range gone {
 		if err := <-result; !errors.Is(err, context.Canceled) {
 			t.Errorf("a caller who left got %v", err)

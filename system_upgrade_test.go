@@ -299,7 +299,7 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 	writeFile(t, path, text)
 	before := contentOf(t, path, nil)
 	filler := filepath.Join(filepath.Dir(path), "filler")
-	release := func(bytes int64) {
+	leave := func(bytes int64) {
 		t.Helper()
 		must(t, os.Truncate(filler, fileSize(filler)-bytes))
 	}
@@ -320,7 +320,7 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 		return true
 	}
 	fillDisk(t, filler)
-	release(256 << 10)
+	leave(256 << 10)
 	for _, more := range [][]string{nil, {"-dry-run"}} {
 		if !refused("make room on its disk, or try it all the same with -no-copy: the new file ", more...) {
 			t.Errorf("%q: it found room", more)
@@ -330,7 +330,7 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 	refusals := 0
 	for refused("make room on its disk: ", "-no-copy") { // wherever in it the room ends
 		refusals++
-		release(int64(size(200, 20)) << 10)
+		leave(int64(size(200, 20)) << 10)
 	}
 	if faults, err := checkFile(path); err != nil || len(faults) > 0 || refusals < size(2, 10) {
 		t.Errorf("after %d refusals: %q, %v", refusals, faults, err)
