@@ -379,7 +379,7 @@ func (r *exportRound) send(ctx context.Context, x *bookExport, checked *bookEntr
 	case there != nil:
 		return r.posted(ctx, x, there.ID)
 	}
-	return r.post(ctx, x)
+	return r.post(ctx, x, checked)
 }
 
 // find looks in the books for the entry of an export; nil: it is not there. Errors: an *outboundError.
@@ -398,15 +398,12 @@ func (x *bookExport) idempotencyKey() string {
 	return x.ID + "-" + hex.EncodeToString(sum[:8])
 }
 
-// post sends the entry that is stored with an export. It is sent again only after lookUp has not found it, unless
-// the books themselves refuse it, or it was not sent at all. Errors: errChanged, an *outboundError, those of the store.
-func (r *exportRound) post(ctx context.Context, x *bookExport) error {
-	entry, err := x.sentEntry()
-	if err != nil {
-		return err
-	}
+// post sends the entry of an export, whose request is stored with it. It is sent again only after lookUp has not
+// found it, unless the books themselves refuse it, or it was not sent at all. Errors: errChanged, an
+// *outboundError, those of the store.
+func (r *exportRound) post(ctx context.Context, x *bookExport, entry *bookEntry) error {
 	var id string
-	err = r.write(ctx, func(s *ledgerSession) (err error) {
+	err := r.write(ctx, func(s *ledgerSession) (err error) {
 		id, err = r.ledgers[r.connection.Product].post(ctx, s, entry, *x.Request, x.idempotencyKey())
 		return err
 	})
@@ -527,7 +524,7 @@ func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 	if err != nil || !again {
 		return err
 	}
-	return r.post(ctx, x)
+	return r.post(ctx, x, entry)
 }
 
 // markReversed notes that an entry got into the books and has been voided there since.
