@@ -150,6 +150,9 @@ func (b *entryBuilder) entry(
 		b.issues.add(heldUnmapped, fmt.Sprintf("The entry has %d lines, of at most %d: name fewer groups.",
 			n, maxEntryLines))
 	}
+	if kept := valueOr(c.Currency, currency); kept != currency && len(b.issues) > 0 {
+		return nil, []entryIssue{otherCurrency(kept, currency)} // no rule would help
+	}
 	if len(b.issues) > 0 {
 		return nil, b.issues
 	}
@@ -383,8 +386,7 @@ func (chart *bookChart) account(code string) *bookAccount {
 func checkEntry(c *bookConnection, entry *bookEntry, chart *bookChart) []entryIssue {
 	issues := entryIssues{}
 	if chart.Currency != entry.Currency {
-		issues.add(heldCurrency, "The books are kept in "+chart.Currency+", and the revenue is in "+
-			entry.Currency+". Nothing is converted.")
+		issues = append(issues, otherCurrency(chart.Currency, entry.Currency))
 	}
 	if chart.LockedUntil != "" && entry.Date <= chart.LockedUntil {
 		issues.add(heldLocked, "The books are locked to "+chart.LockedUntil+".")
@@ -404,6 +406,12 @@ func checkEntry(c *bookConnection, entry *bookEntry, chart *bookChart) []entryIs
 		issues.addLine(c.product(), &entry.Lines[i], chart)
 	}
 	return issues
+}
+
+// otherCurrency returns why books that are kept in one currency get nothing in another.
+func otherCurrency(kept, currency string) entryIssue {
+	return entryIssue{heldCurrency, "The books are kept in " + kept + ", and this is in " + currency +
+		". Nothing is converted."}
 }
 
 // addLine notes why the books would not accept a line: its cost centre, its account or its tax.
@@ -936,6 +944,9 @@ func (q *queries) draftPayout(c *bookConnection, x *bookExport) (*bookEntry, []e
 	held := firstWhere(payoutHolds, func(h payoutHold) bool { return h.reason == string(valueOr(p.Reason, "")) })
 	if held != nil {
 		return nil, []entryIssue{{bookIssueReason(held.reason), held.text}}, nil
+	}
+	if kept := valueOr(c.Currency, p.Currency); kept != p.Currency {
+		return nil, []entryIssue{otherCurrency(kept, p.Currency)}, nil
 	}
 	sums, err := q.payoutSums(p.ID)
 	if err != nil {

@@ -163,6 +163,11 @@ func TestEntry_namesAllThatHasNoAccount(t *testing.T) {
 	if e != nil || !slices.Equal(issues, want) {
 		t.Errorf("%+v, %q", e, issues)
 	}
+	c.Currency = ptr("EUR")
+	want = []entryIssue{{heldCurrency, "The books are kept in EUR, and this is in SEK. Nothing is converted."}}
+	if e, issues = buildEntry(c, "2026-11-22", "SEK", testSyncKey, lost); e != nil || !slices.Equal(issues, want) {
+		t.Errorf("of books in another currency, where no rule would help: %+v, %q", e, issues)
+	}
 	c.Mapping = nil
 	if e, issues = buildEntry(c, "2026-11-22", "SEK", testSyncKey, lost); e != nil || len(issues) != 1 ||
 		issues[0].Reason != heldUnmapped {
@@ -395,7 +400,7 @@ func TestEntry_isHeldByWhatTheBooksSay(t *testing.T) {
 		"locked the day before": {productXero,
 			func(_ *bookConnection, b *bookChart) { b.LockedUntil = "2026-11-21" }, "", ""},
 		"another currency": {productXero, func(_ *bookConnection, b *bookChart) { b.Currency = "EUR" }, heldCurrency,
-			"The books are kept in EUR, and the revenue is in CHF. Nothing is converted."},
+			"The books are kept in EUR, and this is in CHF. Nothing is converted."},
 		"locked": {productFortnox, func(_ *bookConnection, b *bookChart) { b.LockedUntil = "2026-11-22" }, heldLocked,
 			"The books are locked to 2026-11-22."},
 		"no year": {productFortnox, func(_ *bookConnection, b *bookChart) { b.Year, b.Series = 0, nil }, heldNoYear,
