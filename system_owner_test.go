@@ -344,7 +344,7 @@ func TestOwner_followsNoLinkOfAnotherToWhereRootWouldWrite(t *testing.T) {
 		"dir/x status":                             "dir is a link of the user nobody",
 		"demo -dir dir -addr 127.0.0.1:0":          "dir is a link of the user nobody",
 		"demo -dir nowhere -addr 127.0.0.1:0":      "nowhere is a link of the user nobody",
-		"demo -dir roots/ -addr 127.0.0.1:0":       "roots/ is a link: name the directory itself, " + closed,
+		"demo -dir roots/ -addr 127.0.0.1:0":       "roots is a link: name the directory itself, " + closed,
 		"demo -dir dir/../dir/x -addr 127.0.0.1:0": "dir is a link of the user nobody",
 	} {
 		words := strings.Fields(line)
