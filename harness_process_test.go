@@ -289,10 +289,14 @@ func TestHarness_programsThatTestsNeed(t *testing.T) {
 	}
 }
 
-// runProgram runs another program, which must succeed.
+// runProgram runs another program, which must succeed. The sqlite3 shell waits for locks, as it does not by itself: a
+// service may be writing.
 func runProgram(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	programsOrSkip(t, name)
+	if name == "sqlite3" {
+		args = slices.Concat([]string{"-cmd", ".timeout 15000"}, args)
+	}
 	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %q: %v %s", name, args, err, out)
