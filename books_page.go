@@ -424,8 +424,8 @@ func (a *booksAPI) chooseCompany(ctx context.Context, v *booksVisit) (any, error
 // 4.1.2).
 type authorizationResponse struct{ product, state, code, refusal string }
 
-// finishReturn reads these parameters, and charges who sends them. Errors: those of admit, not_found for a product that
-// does not exist.
+// finishReturn reads these parameters, and charges who sends them. Errors: those of finishReading, not_found for a
+// product that does not exist.
 func (a *booksAPI) finishReturn(ctx context.Context, c *call) (*authorizationResponse, error) {
 	q := &authorizationResponse{product: c.in.pathValue("product")}
 	for name, to := range map[string]*string{"state": &q.state, "code": &q.code, "error": &q.refusal} {

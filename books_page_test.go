@@ -24,18 +24,7 @@ type bookVisitor struct {
 }
 
 // booksCode makes a code for the books of an account.
-func (s *service) booksCode(accountID string) (code string) {
-	s.t.Helper()
-	s.change(func(t *tx) error {
-		made, err := makeSigninCode(t, s.keys, sessionBooks, accountID, "portal")
-		if err == nil {
-			code = made.Code
-		}
-		return err
-	})
-	s.told.confide(code)
-	return code
-}
+func (s *service) booksCode(accountID string) string { return s.codeFor(sessionBooks, accountID) }
 
 // entersBooks signs somebody in for the books of an account.
 func (k *bookkeeper) entersBooks(accountID string) *bookVisitor {

@@ -87,8 +87,8 @@ var (
 )
 
 // docsText puts facts in the place of the marks in a text. «if demo»…«else»…«end» is the first if the
-// condition holds; «a|b|text» is the value of a, else that of b, else the text. In a demo the lines of commands, unless
-// they are titles, run its program on its file.
+// condition holds; «a|b|text» is the value of a, else that of b, else the text. In a demo the lines of
+// commands, unless they are titles, run its program on its file.
 func docsText(text string, facts docsFacts) string {
 	text = docsChoice().ReplaceAllStringFunc(text, func(choice string) string {
 		found := docsChoice().FindStringSubmatch(choice)

@@ -86,8 +86,8 @@ type answerForm struct {
 
 // A handler carries out a request and returns the answer: a *reply, a *staticFile, or any other value as JSON with
 // status 200. In this order it reads all members and parameters from c.in, has the caller charged, which ends the
-// reading and refuses what is wrong (server.admit and server.finishReadingFor, or their parts), decides, and writes. It
-// never touches the connection. ctx ends with the request, of a question also after questionTimeout.
+// reading and refuses what is wrong (server.finishReading and server.finishReadingFor, or their parts), decides,
+// and writes. It never touches the connection. ctx ends with the request, of a question also after questionTimeout.
 type handler func(ctx context.Context, c *call) (any, error)
 
 // A rootPath is a path outside the base address.

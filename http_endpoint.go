@@ -68,8 +68,8 @@ func (s *server) ownedAny(read reader, request, answer reflect.Type, function an
 	return e
 }
 
-// admitted returns an endpoint whose caller is charged (server.admit), and that acts on nobody's rows or finds out by
-// itself on whose.
+// admitted returns an endpoint whose caller is charged (server.finishReading), and that acts on nobody's rows or
+// finds out by itself on whose.
 func admitted[Req, Res any](
 	s *server, read func(*input) Req, answer func(context.Context, *call, Req) (Res, error),
 ) *endpoint {
@@ -84,7 +84,7 @@ func admitted[Req, Res any](
 	return e
 }
 
-// admitting returns an endpoint whose answering function admits the caller itself, before it decides anything.
+// admitting returns an endpoint whose answering function ends the reading itself, before it decides anything.
 func admitting[Req, Res any](read func(*input) Req, answer func(context.Context, *call, Req) (Res, error)) *endpoint {
 	e := newEndpoint(func(in *input) { read(in) }, reflect.TypeFor[Req](), reflect.TypeFor[Res](), answer)
 	e.run = func(ctx context.Context, c *call) (any, error) { return answer(ctx, c, read(c.in)) }

@@ -291,8 +291,8 @@ func (a *oauthAPI) issueTokens(ctx context.Context, c *call, f oauthForm) (*toke
 	})
 }
 
-// lookAtDocument is look for the owner of an account.
-func (s *server) lookAtDocument(ctx context.Context, address, accountID string) (*keptDocument, error) {
+// lookUpDocument is lookUp for the owner of an account.
+func (s *server) lookUpDocument(ctx context.Context, address, accountID string) (*keptDocument, error) {
 	return s.documents.lookUp(ctx, address, func() error {
 		rate := documentsOfCaller
 		v := s.addressBuckets.take("documents of "+accountID, rate, s.monotonic())
@@ -307,7 +307,7 @@ func (s *server) lookAtDocument(ctx context.Context, address, accountID string) 
 // checkDocument looks again at the document of an application that exchanges a code which is right. Nothing is used up
 // by a refusal. Errors: errDocumentAway, errCodeApp, rate_limited.
 func (s *server) checkDocument(ctx context.Context, p *app, code *grantCode) error {
-	k, err := s.lookAtDocument(ctx, p.clientID(), code.AccountID)
+	k, err := s.lookUpDocument(ctx, p.clientID(), code.AccountID)
 	switch {
 	case err != nil:
 		return err

@@ -266,7 +266,7 @@ func (s *server) documentOf(ctx context.Context, c *call, query url.Values) (*ke
 	if who == nil {
 		return nil, err
 	}
-	return s.lookAtDocument(ctx, address, who.AccountID)
+	return s.lookUpDocument(ctx, address, who.AccountID)
 }
 
 // readConsent returns what a request asks for. Nothing is redirected before the application and its redirect URI are

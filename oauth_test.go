@@ -59,10 +59,13 @@ func TestMetadata_isNamedByEveryChallengeForAToken(t *testing.T) {
 var signinShape = regexp.MustCompile(`^[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}$`)
 
 // signinCode makes a code to sign in with for an account, which is a secret.
-func (s *service) signinCode(accountID string) (code string) {
+func (s *service) signinCode(accountID string) string { return s.codeFor(sessionConsent, accountID) }
+
+// codeFor makes a code to sign in with for sessions of a kind.
+func (s *service) codeFor(kind sessionKind, accountID string) (code string) {
 	s.t.Helper()
 	s.change(func(t *tx) error {
-		made, err := makeSigninCode(t, s.keys, sessionConsent, accountID, "portal")
+		made, err := makeSigninCode(t, s.keys, kind, accountID, "portal")
 		if err == nil {
 			code = made.Code
 		}

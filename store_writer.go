@@ -35,7 +35,7 @@ const (
 // A commit: a job is queued (update) → loop begins a transaction and takes that job and the others that are
 // queued → each job runs, in a savepoint of its own if it writes and is not alone, and does what it has left to its
 // end (atEnd) → the totals are written → COMMIT, with a sync → what is cached is dropped, unless the jobs said
-// otherwise (drops) → their callers get the result. So no caller gets a result before it is on the disk, and after
+// otherwise (cacheDrops) → their callers get the result. So no caller gets a result before it is on the disk, and after
 // that no cache returns the old value. Jobs that are queued while a commit is under way share the next.
 //
 // A foreign commit, by the sqlite3 shell or a command of widgetd, shows in PRAGMA data_version, which loop reads
@@ -177,8 +177,9 @@ func (t *tx) dropsNothing() { t.isQuiet = true }
 // id: a licence or a widget.
 func (t *tx) dropsOnly(id string) { t.onlyID = id }
 
-// cacheDrops counts the commits that drop what is cached, so that a value can be checked for staleness without reading
-// the file. A commit drops everything, unless each of its jobs was quiet, changed no row, or named one id (only).
+// cacheDrops counts the commits that drop what is cached, so that a value can be checked for staleness without
+// reading the file. A commit drops everything, unless each of its jobs said so (dropsNothing), changed no row, or
+// named one id (dropsOnly).
 type cacheDrops struct {
 	any  atomic.Uint64       // all of them
 	all  atomic.Uint64       // those that dropped everything
