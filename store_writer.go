@@ -33,10 +33,11 @@ const (
 // dataVersion and lastCommit; all other fields are channels, atomics, or set once before the first job.
 //
 // A commit: a job is queued (update) → loop begins a transaction and takes that job and the others that are
-// queued → each job runs, in a savepoint of its own if it writes and is not alone, and does what it has left to its
-// end (atEnd) → the totals are written → COMMIT, with a sync → what is cached is dropped, unless the jobs said
-// otherwise (cacheDrops) → their callers get the result. So no caller gets a result before it is on the disk, and after
-// that no cache returns the old value. Jobs that are queued while a commit is under way share the next.
+// queued → each job runs, in a savepoint of its own if it writes and is not alone, and does what it has left to
+// its end (atEnd) → the totals are written → COMMIT, with a sync → what is cached is dropped, unless the jobs
+// said otherwise (cacheDrops) → their callers get the result. So no caller gets a result before it is on the
+// disk, and after that no cache returns the old value. Jobs that are queued while a commit is under way share the
+// next.
 //
 // A foreign commit, by the sqlite3 shell or a command of widgetd, shows in PRAGMA data_version, which loop reads
 // when somebody asks for what is cached and it was last read foreignInterval ago. Until then cached values are not
