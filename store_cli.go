@@ -264,7 +264,7 @@ func (e *env) restoreReplica(r *restoreRun) error {
 
 // lastEventText says of when the last event of a copy is.
 func lastEventText(path string) string {
-	at, err := lastEvent(path, "mode=ro&immutable=1")
+	at, _, err := lastEvent(path, "mode=ro&immutable=1")
 	if err != nil || at.IsZero() {
 		return ""
 	}

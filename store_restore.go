@@ -34,6 +34,8 @@ type keptCopy struct {
 	LastEventAt   stamp  `json:"last_event_at"` // zero: there is none, or it can't be read
 	Bytes         int64  `json:"bytes"`
 	SchemaVersion int    `json:"schema_version"` // 0: it is no database of this program, or damaged
+
+	lastSeq int64 // of its last event: which of two is newer whose last events are of the same second
 }
 
 // keptCopies returns the copies that lie beside a database, the newest first, and after them what was put aside.
@@ -46,7 +48,7 @@ func keptCopies(db string) []keptCopy {
 				kept.SchemaVersion, _ = headerVersion(f)
 				f.Close()
 			}
-			kept.LastEventAt, _ = lastEvent(file, "mode=ro&immutable=1")
+			kept.LastEventAt, kept.lastSeq, _ = lastEvent(file, "mode=ro&immutable=1")
 			all = append(all, kept)
 		}
 	}
@@ -67,7 +69,8 @@ func keptCopies(db string) []keptCopy {
 	sortNewestFirst := func(some []keptCopy) {
 		sort.Slice(some, func(i, j int) bool {
 			a, b := &some[i], &some[j]
-			return cmp.Or(b.LastEventAt.Compare(a.LastEventAt.Time), strings.Compare(b.File, a.File)) < 0
+			return cmp.Or(b.LastEventAt.Compare(a.LastEventAt.Time), cmp.Compare(b.lastSeq, a.lastSeq),
+				strings.Compare(b.File, a.File)) < 0
 		})
 	}
 	sortNewestFirst(all)
@@ -107,13 +110,13 @@ func readUnchanged(path, options string, f func(*queries) error) error {
 	return f(newQueries(db.PrepareContext))
 }
 
-// lastEvent returns when the last event of a database was written; zero: it has none. See readUnchanged for options.
-func lastEvent(path, options string) (at stamp, err error) {
-	err = readUnchanged(path, options, func(q *queries) (err error) {
-		at, err = oneValue[stamp](q, `SELECT at FROM events ORDER BY seq DESC LIMIT 1`)
-		return except(err, errNotFound)
+// lastEvent returns when the last event of a database was written, and its number; zero: it has none. See
+// readUnchanged for options.
+func lastEvent(path, options string) (at stamp, seq int64, err error) {
+	err = readUnchanged(path, options, func(q *queries) error {
+		return except(q.one(`SELECT at, seq FROM events ORDER BY seq DESC LIMIT 1`, nil, &at, &seq), errNotFound)
 	})
-	return at, err
+	return at, seq, err
 }
 
 // A restoreRun is a copy that is to take the place of a database.
