@@ -212,18 +212,6 @@ func TestOrder_guestIsKnownUntilAPaidPreorderIsMade(t *testing.T) {
 	})
 }
 
-// TestOrder_erasedGuestStaysErasedInAnAnswerThatIsReplayed: the text of a refusal is kept for a guest who was erased.
-func TestOrder_erasedGuestStaysErasedInAnAnswerThatIsReplayed(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	auth, body := s.seller(), orderBody("customer", `{"name":"Zoë von Salis"}`, "pay", `"later"`)
-	id := s.post("/orders", body, auth, "Idempotency-Key: zoe").is(200).text("id")
-	s.must("order", "erase", "-order", id)
-	s.post("/orders/"+id+"/reject", `{"text":"Sorry"}`, auth).is(200).holds(`reject_text="Sorry"`)
-	s.post("/orders", body, auth, "Idempotency-Key: zoe").is(200).has("Idempotency-Replayed: true").
-		holds(`customer=null`)
-}
-
 func TestOrder_listsAreNarrowedToBusinessDays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -479,48 +467,6 @@ func TestOrder_thatExpiredUnpaidIsMarkedPaidForADay(t *testing.T) {
 	})
 }
 
-func TestOrder_undoneAfterItsDayIsPostedIsANegativeFactOnTheOpenDay(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	var o *order
-	s.at(t, "2026-05-04T12:00:00Z", func(t *tx) (err error) {
-		o = anOrder(s.account)
-		o.Pay = payLater
-		if _, err = createOrder(t, o, guest{}, maxOrderLife, anActor); err == nil {
-			_, err = acceptOrder(t, anyAccount, o.ID, nil, stamp{}, anActor)
-		}
-		if err == nil {
-			_, err = payOutside(t, anyAccount, o.ID, methodTerminal, stamp{}, anActor)
-		}
-		return err
-	})
-	s.change(func(t *tx) error {
-		t.freezeDay(s.account, "2026-05-04", "CHF")
-		return nil
-	})
-	s.at(t, "2026-05-05T11:00:00Z", func(t *tx) error { return second(undoPaid(t, anyAccount, o.ID, anActor)) })
-	s.days("2026-05-04: CHF 59.00 0 late", "2026-05-05: CHF -59.00 1 late")
-	equal(t, "its state", s.row(o.ID).State, orderAccepted)
-}
-
-// TestOrder_acceptedOnesThatArePaidLaterCountAsOpen has somebody accept each order at once, so that none is open.
-func TestOrder_acceptedOnesThatArePaidLaterCountAsOpen(t *testing.T) {
-	t.Parallel()
-	s := newService(t, withFewOpenOrders)
-	auth := s.seller()
-	id := s.later(auth)
-	s.post("/orders/"+id+"/accept", "", auth).is(200)
-	s.sql(manyRows(s.store.limits.openOrders-1)+`
-		INSERT INTO orders (id, account_id, state, currency, lines, ordered_total, total, vat, return_url, page_key,
-			expires_at, created_at, pay)
-		SELECT printf('ord_%026d', n.i), account_id, 'accepted', currency, lines, 1, 1, '[]', '', page_key, expires_at,
-		created_at, 'later' FROM n, orders WHERE id = ?`, id)
-	s.post("/orders", laterOrder, auth).is(409, "order_limit_reached")
-	s.post("/orders/"+id+"/paid", `{"method":"cash"}`, auth).is(200)
-	s.later(auth)
-	s.do("DELETE", "/orders/"+id+"/paid", "", auth).is(409, "order_limit_reached")
-}
-
 func TestOrder_paidLaterOfAClosedAccountIsCancelledAndItsGuestErased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -548,34 +494,31 @@ func TestOrder_paidLaterOfAClosedAccountIsCancelledAndItsGuestErased(t *testing.
 
 func TestOrder_wantedLaterCanBeAcceptedUntilShortlyBefore(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		ahead, want time.Duration // after it begins to wait
-		method      string
-	}{
-		"as soon as possible":              {0, 30 * time.Minute, methodCard},
-		"within the hour":                  {time.Hour, 30 * time.Minute, methodCard},
-		"tonight":                          {8 * time.Hour, 6 * time.Hour, methodCard},
-		"after the reservation":            {days(20), days(6), methodCard},
-		"after it was charged":             {days(20), days(20) - 2*time.Hour, methodTwint},
-		"after it was charged, as soon as": {0, 30 * time.Minute, methodTwint},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			inShop(t, func(s *shop) {
-				s.method = c.method
-				o := s.place(func(o *order) {
-					if c.ahead > 0 {
-						o.WantedAt = newStamp(time.Now().Add(c.ahead))
-					}
-				})
-				p := s.start(o.ID)
-				s.authorize(p)
-				s.settle(p)
-				o = s.row(o.ID)
-				equal(s.t, "how long it waits", o.AcceptBy.Sub(o.CreatedAt.Time), c.want)
+	inShop(t, func(s *shop) {
+		for _, c := range []struct {
+			ahead, want time.Duration // after it begins to wait
+			method      string
+		}{
+			{0, 30 * time.Minute, methodCard},
+			{time.Hour, 30 * time.Minute, methodCard},
+			{8 * time.Hour, 6 * time.Hour, methodCard},
+			{days(20), days(6), methodCard}, // after the reservation
+			{days(20), days(20) - 2*time.Hour, methodTwint},
+			{0, 30 * time.Minute, methodTwint},
+		} {
+			s.method = c.method
+			o := s.place(func(o *order) {
+				if c.ahead > 0 {
+					o.WantedAt = newStamp(time.Now().Add(c.ahead))
+				}
 			})
-		})
-	}
+			p := s.start(o.ID)
+			s.authorize(p)
+			s.settle(p)
+			o = s.row(o.ID)
+			equal(t, fmt.Sprint("how long it waits: ", c), o.AcceptBy.Sub(o.CreatedAt.Time), c.want)
+		}
+	})
 }
 
 // TestOrder_thatWaitedWhileTheServiceWasStoppedHasTenMinutes starts the service again after a day.
