@@ -381,31 +381,37 @@ func (s *service) later(auth string) string {
 
 func TestOrder_paidAtTheDoorIsAcceptedPaidAndUndone(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		selling := func() string { return "Authorization: Bearer " + s.token(s.account, scopeSelling) }
-		auth := selling()
-		id := s.later(auth)
+	inShop(t, func(s *shop) {
+		auth := s.seller()
+		id, refused, ignored := s.later(auth), s.later(auth), s.later(auth)
 		path := "/orders/" + id
 		o := s.row(id)
 		equal(t, "until when it waits", o.AcceptBy.Sub(o.CreatedAt.Time), minOrderLife)
 		equal(t, "its expiry", o.ExpiresAt, o.AcceptBy)
+		s.post("/orders", strings.Replace(laterOrder, `"pay"`, `"expires_in":3600,"pay"`, 1), auth).
+			is(422, "validation_failed").names("#/expires_in conflict")
 		s.post(path+"/capture", "", auth).is(409, "order_state")
 		s.post(path+"/accept", `{"lines":[{"line":0,"quantity":1}]}`, auth).is(200).
 			holds(`state="accepted"`, `total=1850`)
 		s.post(path+"/accept", "", auth).is(409, "order_state")
 		s.post(path+"/reject", "", auth).is(409, "order_state")
 		s.do("DELETE", path+"/paid", "", auth).is(409, "order_state")
-		time.Sleep(days(2)) // it has no expiry any more
-		auth = selling()
-		s.check(s.chore("orders can't expire")(t.Context()))
+		s.post("/orders/"+refused+"/reject", "", auth).is(200).holds(`state="cancelled"`)
+		s.post("/orders/"+refused+"/paid", `{"method":"cash"}`, auth).is(409, "order_state")
+		_, err := s.engine.startAttempt(s.t.Context(), ignored, methodCard, siteOrigin)
+		equal(t, "paying it online", err, error(errNotPayable))
+		time.Sleep(days(2)) // once accepted, it has no expiry any more
+		auth = s.seller()
+		s.check(s.chore("orders can't expire")(s.t.Context()))
+		s.get("/orders/"+ignored, auth).is(200).holds(`state="expired"`, `pay="later"`)
+		s.counts(1, `SELECT count(*) FROM events WHERE subject_id = ? AND data ->> 'reason' = 'not_accepted'`, ignored)
 		s.post(path+"/paid", `{"method":"cash"}`, auth).is(200).holds(`state="paid"`, `method="cash"`)
 		equal(t, "its sale", s.sums(), 1850)
 		s.do("DELETE", path+"/paid", "", auth).is(200).holds(`state="accepted"`, `method=null`, `ended_at=null`)
 		equal(t, "its sale once it is undone", s.sums(), 0)
 		s.post(path+"/paid", `{"method":"terminal"}`, auth).is(200)
 		time.Sleep(outsideFor)
-		s.do("DELETE", path+"/paid", "", selling()).is(409, "order_state")
+		s.do("DELETE", path+"/paid", "", s.seller()).is(409, "order_state")
 		equal(t, "its sale at last", s.sums(), 1850)
 	})
 }
@@ -415,25 +421,6 @@ func (s *service) sums() int {
 	s.t.Helper()
 	return s.count(`SELECT coalesce(sum(iif(what IN ('sale', 'delivery', 'tip'), gross, -gross)), 0)
 		FROM revenue_sums WHERE what <> 'discount'`)
-}
-
-func TestOrder_paidAtTheDoorThatNobodyAcceptsExpiresAndIsRefusedOnline(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		auth := s.seller()
-		refused, ignored := s.later(auth), s.later(auth)
-		s.post("/orders/"+refused+"/reject", "", auth).is(200).holds(`state="cancelled"`)
-		s.post("/orders/"+refused+"/paid", `{"method":"cash"}`, auth).is(409, "order_state")
-		_, err := s.engine.startAttempt(s.t.Context(), ignored, methodCard, siteOrigin)
-		equal(s.t, "paying it online", err, error(errNotPayable))
-		s.post("/orders", strings.Replace(laterOrder, `"pay"`, `"expires_in":3600,"pay"`, 1), auth).
-			is(422, "validation_failed").names("#/expires_in conflict")
-		time.Sleep(minOrderLife)
-		s.check(s.chore("orders can't expire")(s.t.Context()))
-		s.get("/orders/"+ignored, auth).is(200).holds(`state="expired"`, `pay="later"`)
-		equal(s.t, "why", s.count(`SELECT count(*) FROM events
-			WHERE subject_id = ? AND data ->> 'reason' = 'not_accepted'`, ignored), 1)
-	})
 }
 
 // TestOrder_thatExpiredUnpaidIsMarkedPaidForADay has somebody mark, undo and mark again, which makes the day no
@@ -453,17 +440,6 @@ func TestOrder_thatExpiredUnpaidIsMarkedPaidForADay(t *testing.T) {
 		}
 		time.Sleep(3 * time.Hour)
 		s.post(path, `{"method":"cash"}`, s.seller()).is(409, "order_state")
-
-		held, p := s.authorized() // a reservation that is not released yet is no unpaid order
-		time.Sleep(minOrderLife)
-		s.check(expire(s.t.Context()))
-		path = "/orders/" + held.ID + "/paid"
-		auth := s.seller()
-		s.post(path, `{"method":"cash"}`, auth).is(409, "order_state")
-		s.settle(p)
-		s.states(held.ID, orderExpired, paymentCancelled)
-		s.post(path, `{"method":"cash"}`, auth).is(200).holds(`state="paid"`)
-		s.do("DELETE", path, "", auth).is(200).holds(`state="expired"`, `method="card"`)
 	})
 }
 

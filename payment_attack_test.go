@@ -568,6 +568,12 @@ func TestRefusals_leaveAMethodOutForFiveMinutesFromTheLast(t *testing.T) {
 		s.get(o.path("")).shows(buttons(methodCard, methodTwint)...).shows("Paying online doesn’t work at the moment")
 		contains(t, s.hears(2, 2), "2 payment methods are refused by their providers")
 		shows(refusedPause-10*time.Second, methodTwint, methodCard)
+		s.sql(`UPDATE payment_connections SET removed_at = created_at`) // nobody can do anything about it
+		s.hears(0, 2)
+		s.sql(`UPDATE payment_connections SET removed_at = NULL`)
+		s.hears(2, 2)
+		s.sql(`UPDATE accounts SET is_main = 0, closed_at = created_at`)
+		s.hears(0, 2)
 	})
 }
 
@@ -638,28 +644,6 @@ func TestRefusals_areOfEachMethodAndConnection(t *testing.T) {
 		s.sql(`UPDATE orders SET account_id = ? WHERE id = ?`, s.account, two.ID)
 		s.get(two.path("")).is(200).shows(buttons(methodCard, methodTwint)...)
 	}, providerStripe, providerVipps)
-}
-
-// TestRefusals_areToldAsLongAsSomebodyCanDoSomething ends what was refused without a session.
-func TestRefusals_areToldAsLongAsSomebodyCanDoSomething(t *testing.T) {
-	t.Parallel()
-	inShops(t, map[string]func(*shop){
-		"the connection is removed": func(s *shop) { s.sql(`UPDATE payment_connections SET removed_at = created_at`) },
-		"the account is closed":     func(s *shop) { s.sql(`UPDATE accounts SET is_main = 0, closed_at = created_at`) },
-		"its keys are refused, which is told": func(s *shop) {
-			s.fail(opCreate, fault401)
-			s.presses(s.guestOrder(), methodCard)
-			equal(s.t, "what status asks", len(statusAsks(s.t, s.store, paymentTroubles...)), 1)
-		},
-	}, func(s *shop, ends func(*shop)) {
-		for range 3 {
-			s.fail(opCreate, fault400)
-			s.evening(1, methodCard)
-		}
-		s.hears(1, 1)
-		ends(s)
-		s.hears(0, 1)
-	})
 }
 
 // TestRefusals_ofKeysLeaveTheMethodOut has a key that may not make sessions any more, though it may do the rest.

@@ -872,7 +872,7 @@ func (p *testProvider) dispute(intentID, status string) {
 func startStripeMock(t testing.TB) string {
 	t.Helper()
 	programsOrSkip(t, "stripe-mock")
-	cmd := exec.Command("stripe-mock", "-http-addr", "127.0.0.1:", "-strict-version-check")
+	cmd := exec.Command("stripe-mock", "-http-addr", "127.0.0.1:", "-https-addr", "127.0.0.1:", "-strict-version-check")
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	must(t, cmd.Start())
