@@ -190,13 +190,15 @@ func TestReturnPage_receiptStaysAsItWasWhenTheOrderWasPaid(t *testing.T) {
 }
 
 // Against anybody with an order's id, or another order's pay_url, who would see or pay an order: k has 128 random
-// bits, is kept only hashed and compared in constant time; every wrong link has the same answer; 60 wrong links a
-// minute and address, 60 requests a minute and order.
+// bits, is kept only hashed and compared in constant time; every wrong link has the same answer, which says whose
+// service this is, that of the main account; 60 wrong links a minute and address, 60 requests a minute and order.
 func TestPayPage_isOneAnswerForEveryWrongLink(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t, withoutAddressLimits)
 	o, other := g.lunch(), g.lunch(func(o *order) { sum := sha256.Sum256([]byte("another")); o.PageKey = sum[:] })
 	gone := g.addAccount("closed")
+	must(t, second(g.command("account", "set", gone, "-phone", "+41 44 000 00 00", "-color", "#7a1fa2")))
+	g.set("-phone", "+41 (0)32 622 00 00", "-contact", "mailto:info@roma.example")
 	closed := g.lunch(func(o *order) { o.AccountID = gone })
 	g.sql(`UPDATE accounts SET closed_at = ? WHERE id = ?`, closed.CreatedAt, closed.AccountID)
 	unknown := newID("ord", time.Now())
@@ -215,7 +217,9 @@ func TestPayPage_isOneAnswerForEveryWrongLink(t *testing.T) {
 				answers = append(answers, g.post(path, "method=card", formType))
 			}
 			for _, a := range answers {
-				a.is(404).shows("<h1>There is no such order</h1>", "not req_")
+				a.is(404).shows("<h1>There is no such order</h1>", "not req_", `<p class="from">main</p>`,
+					`<a href="tel:&#43;41326220000">`, `<a href="mailto:info@roma.example" rel="noreferrer">`,
+					"not 000 00 00", "not 7a1fa2")
 				a.header.Del("X-Request-Id")
 				if same := fmt.Sprint(a.header) + a.body; first == "" {
 					first = same
@@ -286,6 +290,10 @@ func TestPayPage_leadsToTheProviderAndItsReturnShowsWhatCame(t *testing.T) {
 	if !ok {
 		t.Fatalf("it leads to %s", to)
 	}
+	there, ours := g.provider.sessions[0], "/pay/"+o.ID+"/return?"
+	contains(t, there.returnURL, ours)
+	contains(t, there.cancelURL, ours)
+	lacks(t, there.returnURL+there.cancelURL, siteOrigin)
 	for _, method := range []string{methodMobile, methodCash, "x"} { // the attempt stays open
 		g.presses(o, method).is(409).shows("isn’t available at the moment", `value="card"`)
 	}
@@ -303,27 +311,12 @@ func TestPayPage_leadsToTheProviderAndItsReturnShowsWhatCame(t *testing.T) {
 		"not has arrived", "not Go to payment", "Your order")
 	g.page(o).is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
 	g.presses(o, "card").is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
-	if n := g.count(`SELECT count(*) FROM payments`); n != 1 || g.row(o.ID).State != orderAuthorized {
-		t.Errorf("%d attempts, the order is %s", n, g.row(o.ID).State)
-	}
-}
-
-func TestPayPage_saysWhatTheProviderSays(t *testing.T) {
-	t.Parallel()
-	g := newGuestService(t)
-	o := g.lunch()
-	g.provider.watch = func(*http.Request, *testAnswer) *testAnswer { panic(http.ErrAbortHandler) }
-	g.presses(o, "card").is(503).shows("provider can’t be reached", `role="alert"`, `value="card"`)
-	refuses := func(code string) {
-		g.provider.mu.Lock()
-		defer g.provider.mu.Unlock()
-		g.provider.watch = func(*http.Request, *testAnswer) *testAnswer { return testRefused(code) }
-	}
-	refuses("amount_too_small") // as Stripe compares in the currency that an account is paid out in
-	g.presses(g.lunch(), "card").is(409).shows("The amount is too small for this way of paying.", `value="card"`)
-	g.counts(1, `SELECT count(*) FROM payments WHERE reason = ?`, reasonTooSmall)
-	refuses("parameter_unknown")
-	g.presses(g.lunch(), "card").is(409).shows("This way of paying isn’t available at the moment")
+	equal(t, "the order", g.row(o.ID).State, orderAuthorized)
+	g.sql(`UPDATE orders SET state = 'open'`) // nobody is asked to pay again while an attempt is looked into
+	g.sql(`UPDATE payments SET state = 'review'`)
+	g.page(o).is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
+	g.presses(o, "card").is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
+	equal(t, "attempts", g.count(`SELECT count(*) FROM payments`), 1)
 }
 
 // A guestState is a state in which a guest may find an order, and what the return page then shows.
@@ -421,12 +414,20 @@ func (g *guestService) inState(c guestState, change ...func(*order)) *order {
 
 // Against a restaurant or its guest, with the name of a dish, who would run a script on a pay page: names, and the
 // restaurant's reasons, are escaped, and the page's policy allows only its own style and script, by their hashes;
-// the script fetches the page itself and nothing else.
+// the script fetches the page itself and nothing else. Against a guest who has not paid, presses the link back to the
+// restaurant, and reads "Thank you for your order"; and one who has, and is asked to pay again.
 func TestReturnPage_saysWhatCameOfTheOrder(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t, withoutAddressLimits)
 	for _, c := range guestStates {
+		o := g.inState(c, func(o *order) { o.CancelURL = new(siteOrigin + "/cart?table=4&state=paid#menu") })
+		back, fragment := siteOrigin+"/cart?table=4", "#menu"
+		if o.wasPaid() || o.accepting() || c.payment == paymentReview {
+			back, fragment = siteOrigin+"/thanks?table=4&x=1", ""
+		}
+		equal(t, c.order+" "+c.payment, g.returns(o).site(), back+"&order="+o.ID+"&state="+string(o.State)+fragment)
 		page := g.returns(g.inState(c))
+		equal(t, "without cancel_url", page.site(), siteOrigin+"/thanks?table=4&x=1")
 		page.shows(append(c.shows, "Pizza Margherita", "to the restaurant’s site", "not http-equiv")...)
 		waits := strings.Contains(page.body, "Refresh")
 		if strings.Contains(page.body, "data-wait") != waits {
@@ -482,17 +483,10 @@ func TestPayPage_speaksAsTheOrderSaysUnlessTheGuestChooses(t *testing.T) {
 	g.sql(`UPDATE order_customers SET language = 'es'`)
 	g.sql(`INSERT INTO account_settings (account_id, vat_number) VALUES (?, 'CHE-123.456.789')`, g.account)
 	g.get(o.path("/return"), "Accept-Language: it-IT").is(200).shows(`<html lang="it-CH">`, "N. IVA")
-}
-
-func TestPayPage_asksNobodyToPayWhileAPaymentIsInReview(t *testing.T) {
-	t.Parallel()
-	g := newGuestService(t)
-	o := g.lunch()
-	g.presses(o, "card").is(303)
-	g.sql(`UPDATE payments SET state = 'review'`)
-	g.page(o).is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
-	g.presses(o, "card").is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
-	equal(t, "attempts", g.count(`SELECT count(*) FROM payments`), 1)
+	g.sql(`UPDATE orders SET currency = 'EUR'`) // Swiss words are for francs, or for a restaurant there
+	g.get(o.path("/return"), "Accept-Language: it-IT").is(200).shows(`<html lang="it">`, "57,10\u00a0€", "2,6%")
+	g.sql(`UPDATE account_settings SET zone = 'Europe/Zurich'`)
+	g.get(o.path("/return"), "Accept-Language: it-IT").is(200).shows(`<html lang="it-CH">`)
 }
 
 func TestReturnPage_hasNoRefundsOnAReceiptOfMoneyThatDidNotPayIt(t *testing.T) {
@@ -541,32 +535,13 @@ func TestReturnPage_isTheReceiptOfWhatWasAccepted(t *testing.T) {
 		"CHF\u00a049.77", "CHF\u00a01.02",
 		"Refunds", "CHF\u00a010.00", "VAT 2.6%: CHF\u00a00.25", "CHF\u00a02.30", "(in progress)", "not 9.99",
 		"CHF\u00a037.47", "<small>cold</small>")
-}
-
-func TestPages_areInTheLanguageThatIsAskedFor(t *testing.T) {
-	t.Parallel()
-	g := newGuestService(t)
-	o := g.lunch(func(o *order) {
-		o.Lines[0].UnitAmount, o.Currency = 123450, "EUR"
-		o.Total = 251610
-	})
-	for lang, texts := range map[string][]string{
-		"en": {"Pay for your order", "2 × €1,234.50", "Pay €2,516.10 by card", "Total"},
-		"de": {"Bestellung bezahlen", "2 × 1.234,50\u00a0€", "2.516,10\u00a0€ mit Karte bezahlen", "2,6\u00a0%",
-			"Gesamtbetrag", "MwSt.", "not MWST"},
-		"fr": {"Payer votre commande", "2 × 1\u202f234,50\u00a0€", "2,6\u00a0%"},
-		"it": {"Paga il tuo ordine", "2 × 1.234,50\u00a0€", "2,6%", "Importo lordo"},
-		"nb": {"Betal bestillingen din", "2 × 1\u00a0234,50\u00a0€"},
-		"sv": {"Betala din beställning", "2,6\u00a0%"},
-		"da": {"Betal din bestilling", "2 × 1.234,50\u00a0€"},
-		"fi": {"Maksa tilauksesi", "mennessä"},
-	} {
-		g.get(o.path(""), "Accept-Language: "+lang).is(200).shows(append(texts, `<html lang="`+lang+`">`)...)
-	}
-	swiss := []string{`<html lang="de-CH">`, "Total", "MWST", "not MwSt."} // by the currency, or by the zone
-	g.get(g.lunch().path(""), "Accept-Language: de-DE").is(200).shows(swiss...)
-	g.sql(`INSERT INTO account_settings (account_id, zone) VALUES (?, 'Europe/Zurich')`, g.account)
-	g.get(o.path(""), "Accept-Language: de").is(200).shows(swiss...)
+	g.sql(`UPDATE refunds SET lines = '[{"line":0,"quantity":1,"amount":100}]', delivery = 100, tip = 100,
+		reason = 'One was <b>cold'`)
+	g.returns(o).shows("<small>1 × Pizza Margherita, Delivery, Tip</small><small>One was &lt;b&gt;cold</small>")
+	g.sql(`UPDATE refunds SET lines = '[{"line":0,"quantity":0,"amount":100},{"line":2,"quantity":1}]'`)
+	g.returns(o).shows("<small>Pizza Margherita, Delivery, Tip</small>")
+	g.sql(`UPDATE refunds SET lines = NULL, delivery = NULL, source = 'provider'`) // a part of all, the tip too
+	g.returns(o).shows("Refunds", "not <small>Tip", "not cold")
 }
 
 // atItsBase serves the service where its base address says, and returns that.
@@ -578,26 +553,6 @@ func (s *service) atItsBase() (base string) {
 	s.must("base-url", "set", base)
 	s.check(s.server.refresh())
 	return base
-}
-
-// TestPayPage_isUsedByKeyboardInABrowser pays an order without a pointer. That the browser follows the form
-// to the provider shows, too, that the policy of the page allows it.
-func TestPayPage_isUsedByKeyboardInABrowser(t *testing.T) {
-	t.Parallel()
-	programsOrSkip(t, "chromium", "chromedriver")
-	g := newGuestService(t)
-	base := g.atItsBase()
-	o := g.lunch()
-	b := startBrowser(t)
-	b.open(base + o.path(""))
-	if got := b.text("//h1"); got != "Pay for your order" {
-		t.Fatalf("the page is %q", got)
-	}
-	b.press(keyTab)
-	b.press(keyEnter)
-	b.click(`//button[text()="Pay"]`)
-	b.find(`//h1[contains(., "Sent to the restaurant")]`)
-	equal(t, "the order", g.row(o.ID).State, orderAuthorized)
 }
 
 // press sends keys to whatever has the focus.
@@ -703,17 +658,21 @@ func (b *browser) fitsFramed(name, base, path string, lang pageLanguage) {
 			if (e.scrollWidth > e.clientWidth) fault(e.textContent + " overflows its cell");`)
 }
 
-// TestReturnPage_keepsItselfUpToDateInABrowser: the script puts news into the page, leaves what has the focus alone,
-// and ends once nothing is to come.
+// TestReturnPage_keepsItselfUpToDateInABrowser of somebody who has paid without a pointer. That the browser follows the
+// form to the provider shows, too, that the policy of the page allows it. The script puts news into the page, leaves
+// what has the focus alone, and ends once nothing is to come.
 func TestReturnPage_keepsItselfUpToDateInABrowser(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
 	g := newGuestService(t, withoutAddressLimits)
-	base := g.atItsBase()
-	o := g.inState(guestState{order: orderAuthorized, payment: paymentAuthorized})
-	b := startBrowser(t)
-	b.open(base + o.path("/return"))
+	o, b := g.lunch(), startBrowser(t)
+	b.open(g.atItsBase() + o.path(""))
+	b.find(`//h1[text()="Pay for your order"]`)
+	b.press(keyTab)
+	b.press(keyEnter)
+	b.click(`//button[text()="Pay"]`)
 	b.find(`//h1[contains(., "Sent to the restaurant")]`)
+	equal(t, "the order", g.row(o.ID).State, orderAuthorized)
 	const look = `document.dispatchEvent(new Event("visibilitychange")); arguments[arguments.length - 1]()`
 	b.await(`window.marked = true; document.querySelector("#links a").focus();` + look)
 	g.sql(`UPDATE orders SET state = 'accepted', accepted_at = created_at WHERE id = ?`, o.ID)
@@ -728,26 +687,8 @@ func TestReturnPage_keepsItselfUpToDateInABrowser(t *testing.T) {
 		"Paid. Thank you! · maintrue0")
 }
 
-// TestPayPage_hasTotalAndButtonFirst: with two dishes they are in sight on a small telephone.
-func TestPayPage_hasTotalAndButtonFirst(t *testing.T) {
-	t.Parallel()
-	takesLong(t, "looks at many pages in a browser")
-	programsOrSkip(t, "chromium", "chromedriver")
-	g := newGuestService(t, withoutAddressLimits)
-	g.atItsBase()
-	base, o := g.framed(), g.lunch()
-	b := startBrowser(t)
-	b.open(strings.TrimSuffix(base, "/v1") + "/robots.txt")
-	for _, lang := range pageLanguages {
-		b.fitsInFrame(base+o.path("")+"&lang="+string(lang), "[hidden]", `
-			if (wide != 360) continue;
-			const low = Math.max(...[".due", "form .button", "form"].map(part => box(page.querySelector(part)).bottom));
-			if (low > 400) fault("the button ends at " + low);`)
-	}
-}
-
-// TestPayPage_fitsATelephone looks for what is cut off, and for targets that are too small, in every
-// language.
+// TestPayPage_fitsATelephone looks for what is cut off, and for targets that are too small, in every language. With two
+// dishes, the total and the button are in sight on a small telephone.
 func TestPayPage_fitsATelephone(t *testing.T) {
 	t.Parallel()
 	takesLong(t, "looks at many pages in a browser")
@@ -768,7 +709,12 @@ func TestPayPage_fitsATelephone(t *testing.T) {
 		'CHE-123.456.789 MWST')`, g.account)
 	b := startBrowser(t)
 	b.open(strings.TrimSuffix(base, "/v1") + "/robots.txt")
+	usual := g.lunch()
 	for _, lang := range pageLanguages {
+		b.fitsInFrame(base+usual.path("")+"&lang="+string(lang), "[hidden]", `
+			if (wide != 360) continue;
+			const low = Math.max(...[".due", "form .button", "form"].map(part => box(page.querySelector(part)).bottom));
+			if (low > 400) fault("the button ends at " + low);`)
 		b.fitsFramed("pay", base, open.path(""), lang)
 		b.fitsFramed("return", base, paid.path("/return"), lang)
 	}
@@ -856,38 +802,6 @@ func TestOrder_isReadyForThoseAloneWhoReadOrders(t *testing.T) {
 		s.must("order", "erase", "-order", id, "-force")
 		s.counts(0, `SELECT count(*) FROM orders WHERE ready_at = ?`, ready)
 	})
-}
-
-// TestPayPage_aWrongLinkSaysWhoseServiceThisIs: that of the main account, and how to reach that, whatever the link is.
-func TestPayPage_aWrongLinkSaysWhoseServiceThisIs(t *testing.T) {
-	t.Parallel()
-	g := newGuestService(t)
-	other := g.addAccount("Bistro")
-	_, err := g.command("account", "set", other, "-phone", "+41 44 000 00 00", "-color", "#7a1fa2")
-	g.check(err)
-	theirs := g.lunch(func(o *order) { o.AccountID = other })
-	g.set("-phone", "+41 (0)32 622 00 00", "-contact", "mailto:info@roma.example")
-	for _, path := range []string{theirs.path("") + "x", "/pay/" + newID("ord", time.Now()) + "?k=x"} {
-		g.get(path).is(404).shows(`<p class="from">main</p>`, `<a href="tel:&#43;41326220000">`,
-			`<a href="mailto:info@roma.example" rel="noreferrer">`, "not Bistro", "not 000 00 00", "not 7a1fa2")
-	}
-}
-
-func TestReturnPage_saysOfWhatAndWhyMoneyIsGivenBack(t *testing.T) {
-	t.Parallel()
-	g := newGuestService(t)
-	o := g.lunch()
-	g.presses(o, "card").is(303)
-	g.sql(`UPDATE orders SET state = 'paid', method = 'card', authorized_at = created_at, paid_at = created_at
-		WHERE id = ?`, o.ID)
-	g.sql(`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at, account_id, lines,
-		delivery, tip, reason) SELECT replace(id, 'pay', 'ref'), order_id, id, 300, '[]', 'succeeded', '', created_at,
-		account_id, '[{"line":0,"quantity":1,"amount":100}]', 100, 100, 'One was <b>cold' FROM payments`)
-	g.returns(o).shows("<small>1 × Pizza Margherita, Delivery, Tip</small><small>One was &lt;b&gt;cold</small>")
-	g.sql(`UPDATE refunds SET lines = '[{"line":0,"quantity":0,"amount":100},{"line":99,"quantity":1}]'`)
-	g.returns(o).shows("<small>Pizza Margherita, Delivery, Tip</small>")
-	g.sql(`UPDATE refunds SET lines = NULL, delivery = NULL, source = 'provider'`) // a part of all, the tip too
-	g.returns(o).shows("Refunds", "not <small>Tip", "not cold")
 }
 
 // axeRules are what .ci/clients/axe.mjs has axe-core look for.
@@ -993,61 +907,4 @@ func (a answer) site() string {
 		a.t.Fatalf("no link to the site: %s", a.body)
 	}
 	return html.UnescapeString(link[1])
-}
-
-// Against a guest who has not paid, presses the link back to the restaurant, and reads "Thank you for your order"; and
-// one who has, and is asked to pay again.
-func TestReturnPage_leadsWhoHasNotPaidToAnotherPage(t *testing.T) {
-	t.Parallel()
-	g := newGuestService(t, withoutAddressLimits)
-	const left = siteOrigin + "/cart?table=4&state=paid#menu"
-	for _, c := range guestStates {
-		o := g.inState(c, func(o *order) { o.CancelURL = new(left) })
-		page, fragment := siteOrigin+"/cart?table=4", "#menu"
-		if o.wasPaid() || o.accepting() || c.payment == paymentReview {
-			page, fragment = siteOrigin+"/thanks?table=4&x=1", ""
-		}
-		equal(t, c.order+" "+c.payment, g.returns(o).site(), page+"&order="+o.ID+"&state="+string(o.State)+fragment)
-		equal(t, "without cancel_url", g.returns(g.inState(c)).site(), siteOrigin+"/thanks?table=4&x=1")
-	}
-}
-
-// The guest opens the page, has a card declined, tries again and pays; each page says how the order stands then. The
-// provider is told our own addresses.
-func TestPayPage_leadsToTheSiteByHowTheOrderStands(t *testing.T) {
-	t.Parallel()
-	g := newGuestService(t)
-	o := g.lunch(func(o *order) { o.CancelURL = new(siteOrigin + "/cart") })
-	cart := siteOrigin + "/cart?order=" + o.ID + "&state=open"
-	equal(t, "at first", g.page(o).is(200).site(), cart)
-	equal(t, "refused", g.presses(o, "cash").is(409).site(), cart)
-	session := strings.TrimPrefix(g.presses(o, "card").is(303).header.Get("Location"), g.provider.base+"/pay/")
-	for _, s := range g.provider.sessions {
-		ours := "/pay/" + o.ID + "/return?"
-		if strings.Contains(s.returnURL+s.cancelURL, siteOrigin) || !strings.Contains(s.returnURL, ours) ||
-			!strings.Contains(s.cancelURL, ours) {
-			t.Errorf("the provider leads to %s and %s", s.returnURL, s.cancelURL)
-		}
-	}
-	equal(t, "under way", g.returns(o).site(), cart)
-	if !g.provider.tryCard(session, true) {
-		t.Fatal("the session is not open")
-	}
-	equal(t, "reserved", g.returns(o).site(), siteOrigin+"/thanks?table=4&x=1&order="+o.ID+"&state=authorized")
-}
-
-func TestOrder_hasACancelURLWhereOneWasGiven(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	long := siteOrigin + "/" + strings.Repeat("x", maxOrderReturnURL-len(siteOrigin)-1)
-	for given, want := range map[string]any{
-		"": nil, `"` + long + `"`: long, `"` + siteOrigin + `/cart"`: siteOrigin + "/cart",
-	} {
-		made := s.post("/orders", orderBody("cancel_url", given), s.seller()).is(200)
-		equal(t, "made", made.json()["cancel_url"], want)
-		shown := s.get("/orders/"+made.text("id"), s.seller()).is(200).json()
-		equal(t, "shown", shown["cancel_url"], want)
-		equal(t, "return_url", shown["return_url"], any(siteOrigin+"/thanks"))
-	}
-	s.post("/orders", orderBody("cancel_url", `"`+long+`x"`), s.seller()).is(422).names("#/cancel_url too_long")
 }

@@ -15,8 +15,7 @@ import (
 // and days are counted from there.
 type season struct {
 	*shop
-	till     *till
-	readings int // of payouts, in the last days that have passed
+	till *till
 }
 
 // inSeason runs a test with a season, in a bubble.
@@ -26,7 +25,7 @@ func inSeason(t *testing.T, f func(s *season)) {
 		k := &till{service: shop.service, payouts: &payouts{shop.engine}, provider: providerStripe,
 			connection: shop.connection, ledger: &tillLedger{newDemoLedger("", "", time.Now)}, tests: true}
 		shop.currency, shop.server.ledgers = "SEK", map[string]ledger{productFortnox: k.ledger}
-		k.keepsBooks(true, false)
+		k.keepsBooks(true)
 		k.until(1, 12)
 		f(&season{shop: shop, till: k})
 	})
@@ -58,12 +57,9 @@ func (s *season) passes(day int) (looks int) {
 			s.till.book()
 		}
 	}
-	s.readings = 0
 	for _, call := range s.takeCalls() {
 		if strings.HasPrefix(call, "GET "+stripeSessions+"/") {
 			looks++
-		} else if call == "GET "+stripeMoves {
-			s.readings++
 		}
 	}
 	return looks
@@ -273,19 +269,6 @@ func TestPayout_rowThatDoesNotMatchHasItsPaymentLookedAt(t *testing.T) {
 	}
 }
 
-// A payout that can't be booked as it was read is read again each day, and has the payment looked at once each time.
-func TestPayout_eachReadingHasThePaymentLookedAtOnce(t *testing.T) {
-	t.Parallel()
-	inSeason(t, func(s *season) {
-		_, p := s.paid()
-		s.passes(190)
-		s.paysOut(p, 192, 7, seasonRow{category: "refund", of: "re_unknown", amount: -1000})
-		if looks := s.passes(250); looks != s.readings || looks < 10 {
-			t.Errorf("%d looks in %d readings", looks, s.readings)
-		}
-	})
-}
-
 // The money that comes back counts on the day on which it did, as the provider says, and no later than today; where
 // that is in the books, it counts on the open day and keeps its own date.
 func TestDispute_moneyThatComesBackHasTheDayOfItsMovement(t *testing.T) {
@@ -341,25 +324,38 @@ func TestDispute_moneyThatComesBackHasTheDayOfItsMovement(t *testing.T) {
 	}
 }
 
-// A ledger that tells of a dispute by its rows gives each of them the day that it names: what is taken, put back in
-// part, put back, and taken once more.
+// Against a bank that takes money back at Vipps, of which only the ledger tells: it is a dispute as any other, and the
+// attempt is not in review. Each row has the day that it names: what is taken, put back in part, put back, and taken
+// once more.
 func TestPayout_ledgerOfVippsHasTheDayOfEachMovement(t *testing.T) {
 	t.Parallel()
-	atTill(t, providerVipps, false, false, func(k *till) {
+	atTill(t, providerVipps, false, func(k *till) {
 		sold := k.sell(methodMobile, 1000, 0)
-		order, _ := k.orderOf(sold)
+		order, paid := k.orderOf(sold)
 		k.there.ledger = append(k.there.ledger, sold)
 		first := k.dispute(sold, 1000, 0)
 		for _, m := range []struct {
 			day    int
 			amount int64
-		}{{2, -1000}, {5, 400}, {9, 600}, {12, -500}} {
+			state  string
+			taken  int64
+		}{{2, -1000, disputeOpen, 1000}, {5, 400, disputeOpen, 600}, {9, 600, disputeWon, 0},
+			{12, -500, disputeOpen, 500}} {
 			row := first
 			row.id, row.amount, row.at = k.id("txn"), m.amount, time.Date(2000, 1, m.day, 9, 0, 0, 0, time.UTC)
 			k.there.ledger = append(k.there.ledger, row)
 			k.until(m.day+2, 12) // it is told two days later
-			k.lookNow()
+			for range 2 {        // and not twice
+				k.lookNow()
+			}
+			k.hasRows(1, "disputes WHERE state = ? AND taken = ?", m.state, m.taken)
+			equal(t, "the order", valueOr(k.service.row(order).Dispute, ""), orderDispute(m.state))
+			p, err := k.store.payment(paid)
+			if k.check(err); p.State != paymentCaptured || p.Captured-p.Refunded != 1000 {
+				t.Errorf("the attempt is %s, captured %d, refunded %d", p.State, p.Captured, p.Refunded)
+			}
 		}
+		k.counts(4, `SELECT count(*) FROM events WHERE type = 'order.disputed'`)
 		equal(t, "revenue", k.disputed(order), []string{"2000-01-02 of 2000-01-02 1000",
 			"2000-01-05 of 2000-01-05 -1000", "2000-01-05 of 2000-01-05 600",
 			"2000-01-09 of 2000-01-09 -600", "2000-01-12 of 2000-01-12 500"})
@@ -373,7 +369,7 @@ func TestPayout_ledgerOfVippsHasTheDayOfEachMovement(t *testing.T) {
 func TestPayout_onlyRowsThatDoNotMatchHaveAPaymentLookedAt(t *testing.T) {
 	t.Parallel()
 	const sold, reversed, given, failed, back, disputed, reinstated = 0, 1, 2, 3, 4, 5, 6
-	for name, c := range map[string]struct {
+	cases := map[string]struct {
 		change func(rows []ledgerRow)
 		looks  int
 	}{
@@ -392,65 +388,39 @@ func TestPayout_onlyRowsThatDoNotMatchHaveAPaymentLookedAt(t *testing.T) {
 			convert(rows)
 			rows[disputed].amount, rows[given].source = -rows[disputed].amount, "re_unknown"
 		}, 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			atTill(t, providerStripe, false, false, func(k *till) {
-				rows := make([]ledgerRow, 7)
-				rows[sold] = k.sell(methodCard, 1000, 30)
-				rows[reversed] = rows[sold]
-				rows[reversed].id, rows[reversed].amount = k.id("txn"), -100
-				rows[sold].amount = 1100
-				rows[given] = k.refund(rows[sold], 200)
-				other := k.sell(methodCard, 1000, 30)
-				rows[failed] = k.refund(other, 300)
-				k.sql(`UPDATE refunds SET state = 'failed' WHERE provider_id = ?`, rows[failed].source)
-				rows[back] = rows[failed]
-				rows[back].id, rows[back].amount = k.id("txn"), 300
-				rows[disputed] = k.dispute(k.sell(methodCard, 1000, 30), 700, 1500)
-				rows[reinstated] = rows[disputed]
-				rows[reinstated].id, rows[reinstated].amount = k.id("txn"), 0
-				c.change(rows)
-				k.sql(`UPDATE payments SET due_at = NULL`)
-				p := k.arriving(3, rows...)
-				p.currency = rows[sold].currency
-				k.there.tell(p)
-				k.look()
-				k.hasRows(c.looks, "payments WHERE due_at = ? AND polls = 0", newStamp(time.Now()))
-				k.hasRows(c.looks, "payments WHERE due_at IS NOT NULL")
-			})
-		})
 	}
+	atTill(t, providerStripe, false, func(k *till) {
+		for name, c := range cases {
+			rows := make([]ledgerRow, 7)
+			rows[sold] = k.sell(methodCard, 1000, 30)
+			rows[reversed] = rows[sold]
+			rows[reversed].id, rows[reversed].amount = k.id("txn"), -100
+			rows[sold].amount = 1100
+			rows[given] = k.refund(rows[sold], 200)
+			other := k.sell(methodCard, 1000, 30)
+			rows[failed] = k.refund(other, 300)
+			k.sql(`UPDATE refunds SET state = 'failed' WHERE provider_id = ?`, rows[failed].source)
+			rows[back] = rows[failed]
+			rows[back].id, rows[back].amount = k.id("txn"), 300
+			rows[disputed] = k.dispute(k.sell(methodCard, 1000, 30), 700, 1500)
+			rows[reinstated] = rows[disputed]
+			rows[reinstated].id, rows[reinstated].amount = k.id("txn"), 0
+			c.change(rows)
+			k.sql(`UPDATE payments SET due_at = NULL`)
+			p := k.arriving(3, rows...)
+			p.currency = rows[sold].currency
+			k.there.tell(p)
+			k.lookNow()
+			asked := k.count(`SELECT count(*) FROM payments WHERE due_at <= ? AND polls = 0`, newStamp(time.Now()))
+			due := k.count(`SELECT count(*) FROM payments WHERE due_at IS NOT NULL`)
+			equal(t, name, []int{asked, due}, []int{c.looks, c.looks})
+		}
+	})
 }
 
 // convert has all rows of a payout be in another currency than what they are about.
 func convert(rows []ledgerRow) {
 	for i := range rows {
 		rows[i].currency, rows[i].amount = "EUR", rows[i].amount/11
-	}
-}
-
-// Only of a provider that tells how a dispute stands is a payment looked at because of it.
-func TestDispute_isAskedAboutWhereSomebodyTells(t *testing.T) {
-	t.Parallel()
-	now := moment(t, "2026-11-28T12:00:00Z")
-	open := dispute{PaymentID: "pay_1", State: disputeOpen, Amount: 100, Taken: 100}
-	over, otherwise := open, open
-	over.ClosedAt, otherwise.PaymentID = newStamp(now), "pay_2"
-	for _, c := range []struct {
-		provider string
-		of       dispute
-		want     string
-	}{
-		{providerStripe, open, "2026-11-29T12:00:00Z"}, {providerStripe, over, ""}, {providerStripe, otherwise, ""},
-		{providerVipps, open, ""},
-	} {
-		v := verdict{payment: payment{ID: "pay_1", Provider: providerName(c.provider), State: paymentCaptured,
-			CapturedAt: newStamp(now.Add(-weeklyLookFor))}, money: orderMoney{disputes: []dispute{c.of}}}
-		got := ""
-		if at := v.dueAt(now); !at.IsZero() {
-			got = at.String()
-		}
-		equal(t, c.provider+" "+c.of.PaymentID, got, c.want)
 	}
 }

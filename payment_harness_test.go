@@ -255,15 +255,15 @@ func (s *shop) meddleWithVipps(r vendorRequest, acted bool) *vendorFault {
 }
 
 // strike notes a call, and has it fail if it is to.
-func (s *shop) strike(name string, acted bool) *testAnswer {
+func (s *shop) strike(call string, acted bool) *testAnswer {
 	if s.passing != nil {
 		s.passing(acted)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	kind := callKind(name)
+	kind := callKind(call)
 	if !acted {
-		s.calls = append(s.calls, name)
+		s.calls = append(s.calls, call)
 		if f := s.before[kind]; f != nil {
 			delete(s.before, kind)
 			s.mu.Unlock()
@@ -274,41 +274,31 @@ func (s *shop) strike(name string, acted bool) *testAnswer {
 	if len(s.faults[kind]) == 0 {
 		return nil
 	}
-	fault := s.faults[kind][0]
-	after := fault == faultResetAfter || fault == fault500After || fault == faultTimeout || fault == faultNonsense ||
-		fault == faultHuge
-	if after != acted {
+	name, own := s.faults[kind][0], 0 // the status of an answer in the provider's own form
+	fault := vendorFaults()[name]
+	if fault.after != acted {
 		return nil
 	}
 	s.faults[kind] = s.faults[kind][1:]
-	switch fault {
+	switch name {
 	case fault400:
-		return &testAnswer{status: 400, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
-	case fault403:
-		return &testAnswer{status: 403, body: []byte("<html>Forbidden</html>")}
-	case fault404:
-		return &testAnswer{status: 404, body: []byte("<html>Not Found</html>")}
-	case fault413: // with JSON, but not a provider's
-		return &testAnswer{status: 413, body: []byte(`{"statusCode":413,"message":"Request Too Long"}`)}
-	case fault403Keys:
-		return &testAnswer{status: 403, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
+		own = 400
 	case fault401:
-		return &testAnswer{status: 401, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
-	case fault500, fault500After:
-		return &testAnswer{status: 500, body: []byte(`{"error":{"type":"api_error"}}`)}
-	case fault429:
-		return &testAnswer{status: 429, header: http.Header{"Retry-After": {"3"}},
-			body: []byte(`{"error":{"type":"x"}}`)}
+		own = 401
+	case fault403Keys:
+		own = 403
 	case fault429Day:
 		return &testAnswer{status: 429, header: http.Header{"Retry-After": {"86400"}}}
-	case faultTimeout:
+	}
+	switch body, _ := fault.answer.body.(string); {
+	case own > 0:
+		return &testAnswer{status: own, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
+	case fault.answer.status > 0:
+		return &testAnswer{fault.answer.status, fault.answer.header, []byte(body)}
+	case fault.hang:
 		s.mu.Unlock()
 		time.Sleep(time.Minute)
 		s.mu.Lock()
-	case faultNonsense:
-		return &testAnswer{status: 200, body: []byte(`{"id":`)}
-	case faultHuge:
-		return &testAnswer{status: 200, body: []byte(strings.Repeat(" ", maxStripeAnswer+1))}
 	}
 	panic(http.ErrAbortHandler)
 }

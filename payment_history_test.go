@@ -293,30 +293,17 @@ func (h *historyStep) guestPays() error {
 		p := &all[i]
 		switch {
 		case p.Provider == providerVipps:
-			h.paysByPhone(p, good)
+			h.vipps.mu.Lock()
+			if h.vipps.guestAnswers(vippsReference(p.ID), good) && good {
+				h.note("paid by phone "+p.ID[20:], nil)
+			}
+			h.vipps.mu.Unlock()
 		case p.SessionID != nil && h.provider.tryCard(*p.SessionID, good):
 			h.note("paid by card "+p.ID[20:], nil)
 		}
 	}
 	h.checkHeld()
 	return nil
-}
-
-// paysByPhone pays an attempt at Vipps or declines it, if it is open.
-func (h *historyStep) paysByPhone(p *payment, good bool) {
-	h.vipps.mu.Lock()
-	defer h.vipps.mu.Unlock()
-	v := h.vipps.payment(vippsReference(p.ID))
-	switch {
-	case v == nil || v.state != "CREATED":
-	case good:
-		v.state, v.authorized = "AUTHORIZED", v.amount
-		h.vipps.record(v, v.state, v.amount, "")
-		h.note("paid by phone "+p.ID[20:], nil)
-	default:
-		v.state = "ABORTED"
-		h.vipps.record(v, v.state, v.amount, "")
-	}
 }
 
 // portalActs captures what is authorised, or gives some of what was captured back, on the providers' pages.

@@ -21,11 +21,6 @@ import (
 // that replay answers, including failures, and webhooks that arrive at any time and in any order.
 
 const (
-	maxTestSessions   = 2000 // the oldest are forgotten, with all that is theirs
-	maxTestKeys       = 5000
-	maxTestWebhooks   = 100
-	maxTestRefunds    = 100 // of a payment
-	maxTestDeliveries = 1000
 	testDeliveryTries = 3
 	testRetryDelay    = 2 * time.Second
 	testAuthorization = 7 * 24 * time.Hour // after which what is authorised lapses
@@ -53,11 +48,9 @@ type testProvider struct {
 
 	mu       sync.Mutex
 	number   int            // of the last object
-	pending  int            // webhooks that are on their way
 	sessions []*testSession // the oldest first
 	hooks    map[string]*testWebhook
 	keys     map[string]*testKey
-	keyOrder []string // the oldest first
 
 	payouts []testObject            // the newest first
 	moves   map[string][]testObject // of the balance, by the automatic payout in which they are, the newest first
@@ -253,13 +246,8 @@ func (p *testProvider) keep(key string, r *http.Request, body []byte) *testKey {
 	if kept, ok := p.keys[key]; ok {
 		return kept
 	}
-	kept := &testKey{request: testRequest(r, body)}
-	p.keys[key], p.keyOrder = kept, append(p.keyOrder, key)
-	if len(p.keyOrder) > maxTestKeys {
-		delete(p.keys, p.keyOrder[0])
-		p.keyOrder = slices.Delete(p.keyOrder, 0, 1)
-	}
-	return kept
+	p.keys[key] = &testKey{request: testRequest(r, body)}
+	return p.keys[key]
 }
 
 // A testObject is an object of the interface.
@@ -452,9 +440,6 @@ func (p *testProvider) createSession(_ string, form url.Values) *testAnswer {
 		return testRefused("amount_too_large")
 	}
 	p.sessions = append(p.sessions, s)
-	if len(p.sessions) > maxTestSessions {
-		p.sessions = slices.Delete(p.sessions, 0, 1)
-	}
 	return testOK(s.object(p))
 }
 
@@ -624,7 +609,7 @@ func (p *testProvider) createRefund(_ string, form url.Values) *testAnswer {
 	switch {
 	case i.status != "succeeded":
 		return testRefused("payment_intent_unexpected_state")
-	case left == 0, len(i.refunds) >= maxTestRefunds:
+	case left == 0:
 		return testRefused("charge_already_refunded")
 	case amount < 1:
 		return testRefused("parameter_invalid_integer")
@@ -690,7 +675,7 @@ func (p *testProvider) createWebhook(_ string, form url.Values) *testAnswer {
 			h.events = append(h.events, values...)
 		}
 	}
-	if !isWebAddress(h.url) || len(h.events) == 0 || len(p.hooks) >= maxTestWebhooks {
+	if !isWebAddress(h.url) || len(h.events) == 0 {
 		return testRefused("url_invalid")
 	}
 	h.id = p.newID("we_")
@@ -732,8 +717,7 @@ func (p *testProvider) emit(kind string, object testObject) {
 		case h.status != "enabled" || !slices.Contains(h.events, kind):
 		case p.deliver != nil:
 			p.deliver(kind, post)
-		case p.pending < maxTestDeliveries:
-			p.pending++
+		default:
 			p.posts.Go(func() { p.postUntilTaken(post) })
 		}
 	}
@@ -741,11 +725,6 @@ func (p *testProvider) emit(kind string, object testObject) {
 
 // postUntilTaken posts a webhook, and again after a while if it is not accepted.
 func (p *testProvider) postUntilTaken(post func() int) {
-	defer func() {
-		p.mu.Lock()
-		p.pending--
-		p.mu.Unlock()
-	}()
 	for try := 1; !succeeded(post()) && try < testDeliveryTries; try++ {
 		select {
 		case <-p.ctx.Done():

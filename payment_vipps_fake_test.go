@@ -239,13 +239,23 @@ func (f *vippsFake) payment(reference string) *vippsFakePayment {
 
 // forceApprove pays in the guest's place, as Vipps' test environment can.
 func (f *vippsFake) forceApprove(reference string) (int, any) {
-	p := f.payment(reference)
-	if p == nil || p.state != "CREATED" {
+	if !f.guestAnswers(reference, true) {
 		return vippsRefused(404, "not-found")
 	}
-	p.state, p.authorized = "AUTHORIZED", p.amount
-	f.record(p, "AUTHORIZED", p.amount, "")
 	return 200, map[string]any{}
+}
+
+// guestAnswers has the guest pay, or decline. It reports false if the payment is not open. The caller holds f.mu.
+func (f *vippsFake) guestAnswers(reference string, pays bool) bool {
+	p := f.payment(reference)
+	if p == nil || p.state != "CREATED" {
+		return false
+	}
+	if p.state = "ABORTED"; pays {
+		p.state, p.authorized = "AUTHORIZED", p.amount
+	}
+	f.record(p, p.state, p.amount, "")
+	return true
 }
 
 // adjust captures, cancels or gives back.
@@ -444,21 +454,16 @@ func (f *vippsFake) on(paymentID string, change func(*vippsFakePayment)) {
 func (f *vippsFake) approve(paymentID string) {
 	f.t.Helper()
 	f.on(paymentID, func(p *vippsFakePayment) {
-		if p.state != "CREATED" {
+		if !f.guestAnswers(p.reference, true) {
 			f.t.Fatalf("the payment is %s", p.state)
 		}
-		p.state, p.authorized = "AUTHORIZED", p.amount
-		f.record(p, "AUTHORIZED", p.amount, "")
 	})
 }
 
 // abort has the guest decline.
 func (f *vippsFake) abort(paymentID string) {
 	f.t.Helper()
-	f.on(paymentID, func(p *vippsFakePayment) {
-		p.state = "ABORTED"
-		f.record(p, "ABORTED", p.amount, "")
-	})
+	f.on(paymentID, func(p *vippsFakePayment) { f.guestAnswers(p.reference, false) })
 }
 
 // portalRefund has somebody give money back in Vipps' portal, under a key that is not ours.

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -16,80 +14,11 @@ func (k *till) reversed(x *bookExport) error {
 	})
 }
 
-// Against a partner who knows the id of a payout of another account, and asks for it, for what is in it, or to have it
-// booked into books of its own.
-func TestPayout_ofAnotherAccountIsNotFound(t *testing.T) {
-	t.Parallel()
-	atTill(t, providerStripe, false, false, func(k *till) {
-		p := k.arriving(1, k.sell(methodCard, 1000, 30))
-		k.look()
-		id := k.payout(p).ID
-		other := k.addAccount("another")
-		var books string
-		k.change(func(t *tx) error {
-			c, err := addBooks(t, k.keys, other, productFortnox, nil)
-			books = c.ID
-			return err
-		})
-		auth := k.auth(other, scopeRevenue, scopeBooks, scopeOrders)
-		for _, path := range []string{"", "/items", "/items?cursor=txn_1"} {
-			k.get("/payouts/"+id+path, auth).is(404, "payout_not_found")
-		}
-		k.get("/payouts?from=1999-01-01", auth).is(200).holds(`data=[]`)
-		k.post("/payouts/"+id+"/confirm", "", auth).is(403, "insufficient_scope")
-		k.get("/books/connections/"+books+"/payouts/"+id+"/preview", auth).is(404, "payout_not_found")
-		k.post("/books/connections/"+books+"/exports", `{"payout":"`+id+`"}`, auth).is(404, "payout_not_found")
-		for _, path := range []string{"/payouts/" + id + "/preview", "/exports"} {
-			method, body := "GET", ""
-			if path == "/exports" {
-				method, body = "POST", `{"payout":"`+id+`"}`
-			}
-			k.do(method, "/books/connections/"+k.books+path, body, auth).is(404, "books_connection_not_found")
-		}
-		k.hasRows(0, "books_exports WHERE connection_id = ?", books)
-		own := k.auth(k.account, scopeRevenue, scopeBooks, scopeOrders)
-		k.get("/payouts/"+id, own).is(200).holds(`id="` + id + `"`)
-		k.get("/books/connections/"+k.books+"/payouts/"+id+"/preview", own).is(200)
-	})
-}
-
-// Against an application that was given the books, and reads orders out of what is in payouts; and against one that may
-// read revenue, and learns by them which guest has paid what.
-func TestPayout_itemsNameOrdersOnlyToThoseWhoReadOrders(t *testing.T) {
-	t.Parallel()
-	atTill(t, providerStripe, false, false, func(k *till) {
-		sold := k.sell(methodCard, 1000, 30)
-		p := k.arriving(1, sold, k.refund(sold, 200), k.dispute(k.sell(methodCard, 500, 5), 500, 1500))
-		k.look()
-		id := k.payout(p).ID
-		for _, path := range []string{"/payouts/" + id + "/items", "/payouts/" + id, "/payouts"} {
-			k.get(path, k.auth(k.account, scopeBooks)).is(403, "insufficient_scope")
-			k.get(path, k.auth(k.account, scopeOrders)).is(403, "insufficient_scope")
-		}
-		row := func(scopes ...string) (found []string) {
-			items := k.get("/payouts/"+id+"/items", k.auth(k.account, scopes...)).is(200).json()["data"].([]any)
-			for _, r := range items {
-				for _, member := range []string{"payment_id", "order_id", "refund_id", "dispute_id", "source"} {
-					if value := r.(map[string]any)[member]; value != nil {
-						found = append(found, fmt.Sprint(member, " ", value))
-					}
-				}
-			}
-			return found
-		}
-		equal(t, "without orders", row(scopeRevenue), nil)
-		all := strings.Join(row(scopeRevenue, scopeOrders), "\n")
-		order, pay := k.orderOf(sold)
-		contains(t, all, "order_id "+order, "payment_id "+pay, "refund_id ref_", "dispute_id dp_", "source re_")
-		equal(t, "members", strings.Count(all, "\n")+1, 3*2+1+1+3)
-	})
-}
-
 // Against a bank that sends money back days after it was paid out: a provider says paid, then failed, and whatever it
 // says later.
 func TestPayout_thatFailsAfterItsEntryIsTakenBackOnce(t *testing.T) {
 	t.Parallel()
-	atTill(t, providerStripe, true, false, func(k *till) {
+	atTill(t, providerStripe, true, func(k *till) {
 		rows := []ledgerRow{k.sell(methodCard, 1000, 30), k.sell(methodTwint, 500, 10)}
 		told := k.webhookEvents()
 		k.until(2, 12)
@@ -145,33 +74,11 @@ func TestPayout_thatFailsAfterItsEntryIsTakenBackOnce(t *testing.T) {
 	})
 }
 
-// Against the same bank, before the payout was booked: its fees were kept all the same.
-func TestPayout_thatFailsBeforeItsEntryHasItsFeesOnly(t *testing.T) {
-	t.Parallel()
-	atTill(t, providerStripe, true, false, func(k *till) {
-		p := k.arriving(2, k.sell(methodCard, 1000, 30))
-		k.became(p, payoutPaid)
-		k.lookNow()
-		k.is(p, payoutPaid)
-		k.until(2, 12)
-		k.became(p, payoutFailed)
-		k.lookNow()
-		k.book()
-		k.posted(p, partPayout, "1580 -30, 6570 30")
-		k.until(3, 12)
-		k.lookNow()
-		k.book()
-		if len(k.exports(p, partUndo)) != 0 {
-			t.Error("something that was not booked is taken back")
-		}
-	})
-}
-
 // Against a provider that lists what came back before it says that the payout has failed; and against one that is read
 // once more, since it was listed wrongly, after it had failed.
 func TestPayout_whatCameBackProvesThatItFailed(t *testing.T) {
 	t.Parallel()
-	atTill(t, providerStripe, true, false, func(k *till) {
+	atTill(t, providerStripe, true, func(k *till) {
 		rows := []ledgerRow{k.sell(methodCard, 1000, 30), k.sell(methodCard, 500, 10)}
 		k.until(2, 12)
 		p := k.arriving(2, rows...)
@@ -182,9 +89,13 @@ func TestPayout_whatCameBackProvesThatItFailed(t *testing.T) {
 		k.is(p, payoutPaid, heldDiffers)
 		k.until(3, 12)
 		k.there.rows[p.providerID] = rows
-		k.there.tell(payoutReport{providerID: "po_x", amount: 1460, currency: "SEK", automatic: true,
-			status: payoutPaid, arrival: "2000-01-03", complete: true})
-		k.there.rows["po_x"] = []ledgerRow{k.row(rowReturned, 1460, 0, func(r *ledgerRow) { r.source = p.providerID })}
+		comesBack := func(in string, amount int64) {
+			k.there.tell(payoutReport{providerID: in, amount: amount, currency: "SEK", automatic: true,
+				status: payoutPaid, arrival: "2000-01-03", complete: true})
+			k.there.rows[in] = []ledgerRow{k.row(rowReturned, amount, 0,
+				func(r *ledgerRow) { r.source = p.providerID })}
+		}
+		comesBack("po_x", 1460)
 		for range 3 {
 			k.lookNow()
 		}
@@ -192,13 +103,16 @@ func TestPayout_whatCameBackProvesThatItFailed(t *testing.T) {
 		equal(t, "events", told(), []string{"payout.paid", "payout.held", "payout.paid", "payout.failed"})
 		k.book()
 		k.posted(p, partPayout, "1580 -40, 6570 40")
+		comesBack("po_y", 100) // which is not what was in it
+		k.lookNow()
+		k.is(payoutReport{providerID: "po_y"}, payoutPaid)
 	})
 }
 
 // Against a company that removes its connection and connects once more: both tell of the same payouts.
 func TestPayout_ofTwoConnectionsIsOne(t *testing.T) {
 	t.Parallel()
-	atTill(t, providerStripe, true, false, func(k *till) {
+	atTill(t, providerStripe, true, func(k *till) {
 		first := k.connection
 		p := k.arriving(2, k.sell(methodCard, 1000, 30))
 		p.complete = false
@@ -224,7 +138,7 @@ func TestPayout_ofTwoConnectionsIsOne(t *testing.T) {
 // so that neither is a payout booked twice, nor a dispute taken twice, nor is a row left out.
 func TestPayout_ofALedgerIsReadOnByTheNextConnection(t *testing.T) {
 	t.Parallel()
-	atTill(t, providerVipps, true, false, func(k *till) {
+	atTill(t, providerVipps, true, func(k *till) {
 		sold, early := k.sell(methodMobile, 1000, 0), k.sell(methodMobile, 700, 0)
 		k.there.ledger = append(k.there.ledger, early, sold, k.dispute(sold, 1000, 0))
 		k.look()
@@ -253,7 +167,7 @@ func TestPayout_ofALedgerIsReadOnByTheNextConnection(t *testing.T) {
 // that are not in the books.
 func TestPayout_ofBeforeIsSentOnlyIfAskedFor(t *testing.T) {
 	t.Parallel()
-	atTill(t, providerStripe, false, false, func(k *till) {
+	atTill(t, providerStripe, false, func(k *till) {
 		old, early := k.sell(methodCard, 1000, 30), k.sell(methodCard, 500, 10)
 		before := k.arriving(2, old)
 		k.until(3, 12)
@@ -286,30 +200,11 @@ func TestPayout_ofBeforeIsSentOnlyIfAskedFor(t *testing.T) {
 	})
 }
 
-// Against whoever asks for a payout of test keys to be booked, in which no money has moved.
-func TestPayout_ofTestKeysIsNotBooked(t *testing.T) {
-	t.Parallel()
-	atTill(t, providerStripe, true, false, func(k *till) {
-		k.sql(`UPDATE payment_connections SET live = 0`)
-		p := k.arriving(1, k.sell(methodCard, 1000, 30))
-		k.until(2, 12)
-		k.look()
-		k.book()
-		equal(t, "exports", len(k.exports(p, partPayout)), 0)
-		k.change(func(t *tx) error {
-			return second(requestPayout(t, ownedBy(k.account), k.books, k.payout(p).ID))
-		})
-		k.book()
-		k.booked(p, partPayout, exportWaiting)
-		equal(t, "entries", len(k.ledger.booked), 0)
-	})
-}
-
 // Against whoever would have days and payouts differ: where test keys are sent from a day on, what arrived before
 // stays out, asked for by name, too.
 func TestPayout_ofTestKeysIsBookedFromTheDayOfTheSwitch(t *testing.T) {
 	t.Parallel()
-	atTill(t, providerStripe, true, false, func(k *till) {
+	atTill(t, providerStripe, true, func(k *till) {
 		k.sql(`UPDATE payment_connections SET live = 0`)
 		before, asked := k.arriving(1, k.sell(methodCard, 1000, 30)), k.arriving(1, k.sell(methodCard, 500, 20))
 		k.until(2, 12)
@@ -331,7 +226,7 @@ func TestPayout_ofTestKeysIsBookedFromTheDayOfTheSwitch(t *testing.T) {
 // Against another account at Vipps that writes our id of a payment as its reference.
 func TestPayout_rowsNameNoPaymentOfAnotherAccount(t *testing.T) {
 	t.Parallel()
-	atTill(t, providerVipps, false, false, func(k *till) {
+	atTill(t, providerVipps, false, func(k *till) {
 		theirs := k.sell(methodMobile, 1000, 0)
 		order, paid := k.orderOf(theirs)
 		other := k.addAccount("another")
@@ -350,51 +245,6 @@ func TestPayout_rowsNameNoPaymentOfAnotherAccount(t *testing.T) {
 	})
 }
 
-// Against a bank that takes money back at Vipps, of which only the ledger tells: it is a dispute as any other, and the
-// attempt is not in review, since what was captured and given back is as it was.
-func TestPayout_ledgerOfVippsTellsOfDisputes(t *testing.T) {
-	t.Parallel()
-	atTill(t, providerVipps, false, false, func(k *till) {
-		sold := k.sell(methodMobile, 1000, 0)
-		order, paid := k.orderOf(sold)
-		events := func() (all []string) {
-			all, err := k.store.texts(`SELECT json_extract(data, '$.state') || ' ' || json_extract(data, '$.taken')
-				FROM events WHERE type = 'order.disputed' ORDER BY seq`)
-			k.check(err)
-			return all
-		}
-		is := func(state string, taken int64, revenue string) {
-			t.Helper()
-			k.hasRows(1, "disputes WHERE state = ? AND taken = ?", state, taken)
-			equal(t, "the order", valueOr(k.service.row(order).Dispute, ""), orderDispute(state))
-			p, err := k.store.payment(paid)
-			if k.check(err); p.State != paymentCaptured || p.Captured-p.Refunded != 1000 {
-				t.Errorf("the attempt is %s, captured %d, refunded %d", p.State, p.Captured, p.Refunded)
-			}
-			facts := k.facts(order)
-			contains(t, facts[len(facts)-1], revenue)
-		}
-		taken := k.dispute(sold, 1000, 0)
-		k.there.ledger = append(k.there.ledger, sold, taken)
-		k.look()
-		is(disputeOpen, 1000, `"gross":1000`)
-		k.lookNow() // nothing is told twice
-		is(disputeOpen, 1000, `"gross":1000`)
-		k.until(9, 12)
-		some := k.dispute(sold, -400, 0)
-		some.source = taken.source
-		k.there.ledger = append(k.there.ledger, some)
-		k.lookNow()
-		is(disputeOpen, 600, `"gross":600`)
-		rest := some
-		rest.id, rest.amount = k.id("txn"), 600
-		k.there.ledger = append(k.there.ledger, rest)
-		k.lookNow()
-		is(disputeWon, 0, `"gross":-600`)
-		equal(t, "events", events(), []string{"open 1000", "open 600", "won 0"})
-	})
-}
-
 // notice implements provider: all that comes is about a payout.
 func (f *payoutFake) notice(*unsealedConnection, *http.Request, []byte, time.Time) (paymentNotice, error) {
 	return paymentNotice{payout: true}, nil
@@ -403,7 +253,7 @@ func (f *payoutFake) notice(*unsealedConnection, *http.Request, []byte, time.Tim
 // Against a flood of webhooks about payouts, such as those of a busy account: the provider is asked once.
 func TestPayout_manyNoticesAreOneLook(t *testing.T) {
 	t.Parallel()
-	atTill(t, providerStripe, false, false, func(k *till) {
+	atTill(t, providerStripe, false, func(k *till) {
 		k.look()
 		k.there.takeCalls()
 		p := k.arriving(3, k.sell(methodCard, 1000, 30))
@@ -416,22 +266,5 @@ func TestPayout_manyNoticesAreOneLook(t *testing.T) {
 		stop()
 		k.is(p, payoutReady)
 		equal(t, "calls", len(k.there.takeCalls()), 3)
-	})
-}
-
-// Against a payout that was read wrongly, and is asked for before it was read at all.
-func TestPayout_thatWasNotReadCantBeBooked(t *testing.T) {
-	t.Parallel()
-	atTill(t, providerStripe, false, false, func(k *till) {
-		p := k.arriving(3, k.sell(methodCard, 1000, 30))
-		p.complete = false
-		k.there.tell(p)
-		k.look()
-		err := k.store.update(k.t.Context(), func(t *tx) error {
-			return second(requestPayout(t, ownedBy(k.account), k.books, k.payout(p).ID))
-		})
-		if refused, ok := errors.AsType[*refusal](err); !ok || refused.code != codePayoutState {
-			t.Errorf("it is booked: %v", err)
-		}
 	})
 }
