@@ -44,7 +44,8 @@ func TestTransfer_countsUntilItsLeaseEndsWhoeverFreedTheSeat(t *testing.T) {
 			}
 			free(s, id, key, s.activate(key, "till").is(200).text("device", "id"))
 			s.notice()
-			s.activate(key, "b").is(409, "transfer_limit_reached").tells("transfers.next_at", newStamp(end))
+			s.activate(key, "b").is(409, "transfer_limit_reached").tells("transfers.next_at", newStamp(end)).
+				contains("Another can be activated at " + newStamp(end).String())
 			time.Sleep(time.Until(end) - time.Second)
 			s.advance()
 			s.activate(key, "b").is(409, "transfer_limit_reached")
