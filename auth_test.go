@@ -358,10 +358,7 @@ func TestToken_isTheOnlyOneOfTheAuthorizationHeader(t *testing.T) {
 	s := newService(t)
 	token := s.token(s.account, scopeLeads)
 	for name, headers := range map[string][]string{
-		"Basic":              {"Authorization: Basic d2lkZ2V0ZDpzZWNyZXQ="},
-		"the token alone":    {"Authorization: " + token},
 		"DPoP":               {"Authorization: DPoP " + token},
-		"no token":           {"Authorization: Bearer"},
 		"only spaces":        {"Authorization: Bearer    "},
 		"empty":              {"Authorization: "},
 		"two headers":        {bearer(token), bearer(token)},

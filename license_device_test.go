@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"encoding/base64"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,14 +24,7 @@ func TestActivate_takesASeatAndAnswersWithALease(t *testing.T) {
 		a := s.activate(strings.ToLower(key), "machine", "device",
 			map[string]string{"name": "Kitchen 1", "platform": "linux/arm64", "app_version": "2.4.1"}, "nonce", "n-1",
 			"product", "kds").is(200)
-		dev, token := a.text("device", "id"), a.text("token")
-		want := fmt.Sprintf(`{"ok":true,"code":"activated","license":{"id":%q,"product":"kds","plan":"pro",`+
-			`"kind":"node_locked","status":"active","trial":true,`+
-			`"expires_at":%q,"grace_until":%q,"entitlements":["kds","reports"],"seats":{"used":1,"max":3,"free":2}},`+
-			`"device":{"id":%q,"name":"Kitchen 1","state":"active"},"token":%q,"token_type":"Bearer",`+
-			`"expires_in":1209600,"refresh_after":86400,"nonce":"n-1"}`+
-			"\n", id, end, end.after(7*24*time.Hour), dev, token)
-		sameText(t, "body", a.body, want)
+		dev := a.text("device", "id")
 		now := time.Now()
 		hash := fingerprintHash("machine")
 		got := s.lease(a)
@@ -54,7 +46,7 @@ func TestActivate_takesASeatAndAnswersWithALease(t *testing.T) {
 	})
 }
 
-func TestActivate_withATokenOfADeviceThatARestoredDatabaseLacks(t *testing.T) {
+func TestLease_ofADeviceThatARestoredDatabaseLacksIsOfItsFingerprint(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	_, key := s.addLicense(license{})
@@ -64,11 +56,19 @@ func TestActivate_withATokenOfADeviceThatARestoredDatabaseLacks(t *testing.T) {
 		tokens[i] = bearer(a.text("token"))
 		s.sql(`DELETE FROM devices WHERE id = ?`, a.text("device", "id"))
 	}
+	lease := strings.TrimPrefix(tokens[1], "Authorization: Bearer ")
+	s.verifyLease(lease).answers("device_not_activated")
+	s.verifyLease(lease, "fingerprint", "g").answers("fingerprint_mismatch")
 	s.activate(key, "came back").is(200)
 	s.post("/widget/license/activate", `{}`, tokens[0]).is(403, "fingerprint_mismatch")
 	s.license("activate", tokens[0], "license_key", key, "fingerprint", "came back").is(403, "fingerprint_mismatch")
 	s.license("activate", tokens[1], "license_key", key, "fingerprint", "another").is(403, "fingerprint_mismatch")
 	s.post("/widget/license/activate", `{}`, tokens[1]).is(200, "activated")
+	for _, table := range []string{"devices", "license_keys", "licenses"} {
+		s.sql(`DELETE FROM ` + table)
+	}
+	s.verifyLease(lease).answers("not_found")
+	s.activateByToken(lease).is(404, "license_not_found")
 }
 
 // crowd calls f for every number below n at once and counts the statuses.
@@ -95,7 +95,7 @@ func crowd(n int, f func(i int) answer) map[int]int {
 func TestSeat_isTakenOnceByTwoHundredCallersAtOnce(t *testing.T) {
 	t.Parallel()
 	callers := size(80, 200)
-	for i, n := range []int{1, 7, 50, 50} {
+	for i, n := range []int{1, 50} {
 		kind := []string{kindNodeLocked, kindFloating}[i%2]
 		t.Run(fmt.Sprint(kind, " ", n), func(t *testing.T) {
 			s := newService(t)
@@ -111,48 +111,6 @@ func TestSeat_isTakenOnceByTwoHundredCallersAtOnce(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestVerify_comparesAFingerprintWithTheTokenEvenWhenItsRowIsGone(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	_, key := s.addLicense(license{})
-	lease := s.activate(key, "f").is(200).text("token")
-	s.sql(`DELETE FROM devices`) // as in a database that was restored
-	s.verifyLease(lease).answers("device_not_activated")
-	s.verifyLease(lease, "fingerprint", "g").answers("fingerprint_mismatch")
-	s.activateByToken(lease).is(200)
-	s.sql(`DELETE FROM devices`)
-	s.sql(`DELETE FROM license_keys`)
-	s.sql(`DELETE FROM licenses`)
-	s.verifyLease(lease).answers("not_found")
-	s.activateByToken(lease).is(404, "license_not_found")
-}
-
-func TestVerify_withAFreshTokenWritesOnceAMinuteAndGivesNoNewOne(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		_, key := s.addLicense(license{})
-		act := s.activate(key, "f", "device", map[string]string{"app_version": "1"}).is(200)
-		dev, lease := act.text("device", "id"), act.text("token")
-		written := s.store.committedJobs.Load()
-		for range 59 {
-			time.Sleep(time.Second)
-			s.verifyLease(lease, "app_version", "2").answers("valid").omits(`"token"`)
-		}
-		sameText(t, "writes within a minute", s.store.committedJobs.Load()-written, 0)
-		time.Sleep(time.Second)
-		for minute := int64(1); minute <= 5; minute++ {
-			for range 12 {
-				s.verifyLease(lease, "app_version", "2").answers("valid").omits(`"token"`)
-				time.Sleep(5 * time.Second)
-			}
-			sameText(t, "writes", s.store.committedJobs.Load()-written, minute)
-		}
-		d := s.deviceRow(dev)
-		sameText(t, "row", d.LeaseSeq, 1, d.PresentedSeq, 1, *d.AppVersion, "2", time.Since(d.LastSeenAt.Time),
-			time.Minute)
-	})
 }
 
 func TestVerify_answersWhileSomebodyElseHoldsTheFile(t *testing.T) {
@@ -179,50 +137,6 @@ func TestVerify_answersWhileSomebodyElseHoldsTheFile(t *testing.T) {
 	s.change(func(*tx) error { return nil })                   // comes after what verify gave up
 	s.deviceIs(dev, `lease_seq = 1 AND last_seen_at = ?`, ago) // else what verify gave up was written
 	sameText(t, "afterwards", s.lease(s.verifyKey(key, "f").answers("valid")).Seq, 2)
-}
-
-// Whatever a device or a widget sends is answered and never a fault of ours; and what
-// is refused changes nothing.
-func FuzzDeviceBody(f *testing.F) {
-	paths := []string{"/widget/license/activate", "/widget/license/verify", "/widget/license/deactivate",
-		"/widget/events"}
-	s := newService(f, withoutAddressLimits)
-	_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(2)}})
-	widget := s.addWidget(s.account)
-	lease := s.activate(key, "first").is(200).text("token")
-	for i, body := range []string{
-		`{"license_key":"` + key + `","fingerprint":"a","device":{"name":"Till 1","platform":"linux",` +
-			`"app_version":"1"},"nonce":"n","replace_device_id":"dev_00000000000000000000000000"}`,
-		`{"license_key":"` + key + `","fingerprint":"a","product":"kds","entitlements":["a","b"],"nonce":"n"}`,
-		`{"license_key":"` + strings.ToLower(key) + `","fingerprint":"\ud83d\ude00\u0000"}`,
-		`{"widget":"` + widget + `","events":[{"type":"view"},{"type":"click","item":"Rösti","page":"/menu"},` +
-			`{"type":"order","item":"x"}]}`,
-	} {
-		f.Add(uint8(i), false, body)
-		f.Add(uint8(i), true, body)
-	}
-	f.Add(uint8(1), true, `{}`)
-	f.Fuzz(func(t *testing.T, which uint8, withLease bool, body string) {
-		s := s.with(t)
-		header := http.Header{"Content-Type": {"application/json"}, "Origin": {siteOrigin}}
-		if withLease {
-			header.Set("Authorization", "Bearer "+lease)
-		}
-		s.server.accountBuckets = newLimiter(10)
-		rows := func() int {
-			return s.count(`SELECT (SELECT count(*) FROM devices) + (SELECT count(*) FROM events)
-				+ (SELECT coalesce(sum(views + clicks + orders), 0) FROM widget_counts)
-				+ (SELECT count(*) FROM item_counts)`)
-		}
-		before := rows()
-		a := s.ask("POST", paths[int(which)%len(paths)], "", body, header)
-		if a.status >= 400 && a.status != 409 && rows() != before { // a full licence is noted in an event
-			t.Fatalf("%d %s, and something was written", a.status, a.body)
-		}
-		if n := s.count(`SELECT count(*) FROM devices WHERE state = 'active'`); n > 2 {
-			t.Fatalf("%d devices on two seats", n)
-		}
-	})
 }
 
 // manyDevices inserts n devices with a state on a licence.
@@ -309,8 +223,6 @@ func TestLease_neverGoesPastTheEndOfGrace(t *testing.T) {
 		refresh time.Duration
 	}{
 		"14 days":  {license{terms: terms{LeaseHours: 336}}, hour(336), 24 * time.Hour},
-		"an hour":  {license{terms: terms{LeaseHours: 1}}, hour(1), 30 * time.Minute},
-		"90 days":  {license{terms: terms{LeaseHours: 2160}}, hour(2160), 24 * time.Hour},
 		"two days": {license{terms: terms{LeaseHours: 48}}, hour(48), 24 * time.Hour},
 		"47 hours": {license{terms: terms{LeaseHours: 47}}, hour(47), 23*time.Hour + 30*time.Minute},
 		"the licence ends first": {license{ExpiresAt: hour(5), terms: terms{LeaseHours: 336}}, hour(5),
@@ -633,13 +545,13 @@ func TestLease_isJudgedByOpenSSLAndJQ(t *testing.T) {
 	token := s.activate(key, "kitchen-1").is(200).text("token")
 	s.must("key", "add")
 	s.must("key", "rotate", "-force") // two keys are public, and another signed the lease than signs now
-	s.check(os.WriteFile(filepath.Join(s.dir, "public.pem"), []byte(s.must("key", "public")), 0o600))
-	ring, err := loadKeyring(s.keyFile())
+	public, pinned := s.must("key", "public"), filepath.Join(s.dir, "public.pem")
+	s.check(os.WriteFile(pinned, []byte(public), 0o600))
+	signs, err := exec.Command("openssl", "pkey", "-in", s.keyFile(), "-pubout").Output()
 	s.check(err)
-	c, err := s.keys.verify(token)
-	s.check(err)
-	byNew, err := ring.sign(c)
-	s.check(err)
+	_, first, _ := strings.Cut(public, "\n") // below the line that names it
+	failIf(t, !strings.HasPrefix(first, string(signs)), "openssl reads the key file as %s", signs)
+	s.must("lease", "inspect", token, "-public", pinned, "-fingerprint", "kitchen-1")
 	script := documentBlock(t, "# lease-check\n")
 	check := func(token, fingerprint, audience string) (string, error) {
 		cmd := exec.Command("sh", "-c", script)
@@ -648,10 +560,8 @@ func TestLease_isJudgedByOpenSSLAndJQ(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	for _, good := range []string{token, byNew} {
-		if out, err := check(good, "kitchen-1", testBase); err != nil || !strings.Contains(out, "the lease holds") {
-			t.Fatalf("%v: %s", err, out)
-		}
+	if out, err := check(token, "kitchen-1", testBase); err != nil || !strings.Contains(out, "the lease holds") {
+		t.Fatalf("%v: %s", err, out)
 	}
 	for name, bad := range map[string][3]string{
 		"another device":  {token, "kitchen-2", testBase},

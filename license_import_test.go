@@ -49,18 +49,13 @@ func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	good := "GOOD-KEY-0000000001"
-	const other, noAccount = "GOOD-KEY-0000000002", "acct_00000000000000000000000000"
+	const other = "GOOD-KEY-0000000002"
 	umlauts := strings.Repeat("ü", 40)
 	header := "key,account_id,product,state,max_devices,expires_at,starts_at,expiry_basis,trial,entitlements,metadata"
 	for row, want := range map[string]string{
-		"short,,kds,,,,,,,,":                        "key: it must have 16 to 255",
-		newLicenseKey()[:28] + "é,,kds,,,,,,,,":     "key: it must have 16 to 255",
-		good + ",,kds,,,,,,,,":                      "key: as on line 2: a key must appear only once; ",
 		other + ",acct_x,kds,,,,,,,,":               `account_id: "acct_x": There is no such account`,
-		other + "," + noAccount + ",kds,,,,,,,,":    `account_id: "` + noAccount + `": There is no such account`,
 		other + ",,,,,,,,,,":                        "product: A product is required.",
 		other + ",,kds,paused,,,,,,,":               `state: "paused": This must be one of active, `,
-		other + ",,kds,,0,,,,,,":                    `max_devices: "0": This must be a whole number`,
 		other + ",,kds,,\x1b[31m\u202e,,,,,,":       `max_devices: "\x1b[31m\u202e": This must be a whole number`,
 		other + ",,kds,,," + umlauts + "ü,,,,,":     `expires_at: "` + umlauts + `"…: This must be a date`,
 		other + ",,kds,,,2020-01-01,2021-01-01,,,,": `expires_at: "2020-01-01": The licence would end before it`,
@@ -68,10 +63,7 @@ func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 		other + ",,kds,,,,,,maybe,,":                `trial: "maybe": `,
 		other + ",,kds,,,,,,,-a,":                   `entitlements: "-a": A code has `,
 		other + ",,kds,,,,,,,,[]":                   `metadata: "[]": This must be an object`,
-		other + ",,kds":                             "it has 3 cells and the header 11",
-		`GOOD"KEY-0000000002,,kds,,,,,,,,`:          "at line 3, column 5: its quotes are wrong: bare",
 		"\"GOOD-KEY-0000000002\n\"x,,kds,,,,,,,,":   "at line 4, column ",
-		`"GOOD-KEY-0000000002,,kds,,,,,,,,`:         "at line ",
 		"\"GOOD-KEY-\n0000000002\",,kds,,,,,,,,":    "key: it must have 16 to 255",
 		other + ",,K\xfcche,,,,,,,,":                `product: "K\xfcche": This must be UTF-8.`,
 	} {
@@ -158,24 +150,14 @@ func TestImport_showsAtMostTwentyFaultsAndNoKey(t *testing.T) {
 		header += fmt.Sprintf(";metadata.m%d", i)
 		cells += ";\x01"
 	}
-	_, err := s.command("license", "import", s.importFile(header, "SECRET-KEY-00000001"+cells, "SECRET"+cells,
-		"SECRET-KEY-00000001"+cells), "-product", "kds")
-	if err == nil {
-		t.Fatal("it was imported")
-	}
-	lines := strings.Split(err.Error(), "\n")
-	sameText(t, "lines", len(lines), maxImportFaults+1, strings.Contains(err.Error(), "SECRET"), false)
+	told := fmt.Sprint(s.failure("license", "import", s.importFile(header, "SECRET-KEY-00000001"+cells,
+		"SECRET"+cells, "SECRET-KEY-00000001"+cells), "-product", "kds"))
+	lacks(t, told, "SECRET")
+	lines := strings.Split(told, "\n")
+	sameText(t, "lines", len(lines), maxImportFaults+1)
 	contains(t, lines[0], "line 2: account_id: The row names no account, and -account is not given.")
 	sameText(t, "the end is", lines[len(lines)-1], "and 60 more")
-	for name, rows := range map[string][]string{
-		"malformed and repeated keys": {"key", "SECRET", "SECRET-KEY-00000001", "SECRET-KEY-00000001"},
-		"without a header":            {"SECRET-KEY-00000001,kds"},
-	} {
-		err := s.failure("license", "import", s.importFile(rows...), "-account", s.account)
-		if err == nil || strings.Contains(err.Error(), "SECRET") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
+	lacks(t, fmt.Sprint(s.failure("license", "import", s.importFile("SECRET-KEY-00000001,kds"))), "SECRET")
 }
 
 // What Excel writes where a comma is the decimal separator, and tab-separated text.
@@ -302,34 +284,6 @@ func (s *service) importing(stdin io.Reader, args []string) *env {
 	return e
 }
 
-// longImport is how many rows are imported in one transaction, few unless -long says otherwise, and the lines of a file
-// of so many and some more.
-func longImport(few, more int) (whole int, lines []string) {
-	lines = []string{"key"}
-	whole = size(few, 10_000)
-	for i := range whole + more {
-		lines = append(lines, fmt.Sprintf("IMPORTED-KEY-%08d", i))
-	}
-	return whole, lines
-}
-
-func TestImport_saysThatALongOneIsNoTransaction(t *testing.T) {
-	manyRowsUnderRace(t)
-	t.Parallel()
-	s := newService(t)
-	whole, lines := longImport(100, 1)
-	file := s.importFile(lines...)
-	announced := fmt.Sprintf("importing %d rows, %d at a time: if this is cut off, run it again with -skip-existing\n",
-		whole+1, whole/10)
-	for _, c := range [][2]string{{"-dry-run", ""}, {"-dry-run=false", announced}} {
-		var noted strings.Builder
-		out, err := s.runImport(whole, whole/10, "", &noted, file, "-json", c[0])
-		if s.check(err); noted.String() != c[1] || !json.Valid([]byte(out)) {
-			t.Errorf("%s: %q on standard error, %q on standard output", c[0], noted.String(), out)
-		}
-	}
-}
-
 // A typing reader has the beginning of a file, tells the program to stop, and waits for what nobody types.
 type typingReader struct {
 	text string
@@ -385,46 +339,18 @@ func TestImport_thatIsInterruptedSaysWhatItHasDone(t *testing.T) {
 	}
 }
 
-func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
-	manyRowsUnderRace(t)
-	t.Parallel()
-	s := newService(t)
-	whole, lines := longImport(1_000, 1)
-	file := s.importFile(lines...)
-	imported := make(chan error, 1)
-	var noted strings.Builder
-	go func() {
-		_, err := s.runImport(whole, whole/10, "", &noted, file)
-		imported <- err
-	}()
-	between := 0 // writes that found a part of the licences
-	for {
-		stored := 0
-		s.change(func(tx *tx) error {
-			return errors.Join(named("meanwhile")(tx), tx.one(`SELECT count(*) FROM licenses`, nil, &stored))
-		})
-		if stored > 0 && stored <= whole {
-			between++
-		}
-		select {
-		case err := <-imported:
-			if err != nil || between < 2 || !strings.Contains(noted.String(), "run it again with -skip-existing\n") {
-				t.Errorf("%v; %d writes of others in between", err, between)
-			}
-			return
-		case <-time.After(time.Millisecond):
-		}
-	}
-}
-
 // A trigger that refuses one row stands for every failure.
 func TestImport_upToTenThousandRowsIsWholeAndALongerOneGoesOnWhereItWasCutOff(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
 	for more := range 2 {
 		s := newService(t)
-		whole, lines := longImport(100, more)
-		n, file := whole+more, s.importFile(lines...)
+		whole, lines := size(100, 10_000), []string{"key"}
+		n := whole + more
+		for i := range n {
+			lines = append(lines, fmt.Sprintf("IMPORTED-KEY-%08d", i))
+		}
+		file := s.importFile(lines...)
 		// The last row but one can't be stored, though nothing is wrong with it.
 		taken := licenseKey(lines[n-1]).hash()
 		s.change(func(t *tx) error {
@@ -432,14 +358,18 @@ func TestImport_upToTenThousandRowsIsWholeAndALongerOneGoesOnWhereItWasCutOff(t 
 				WHEN new.hash = x'%x' BEGIN SELECT RAISE(ABORT, 'a fault'); END`, taken))
 			return err
 		})
-		_, err := s.runImport(whole, whole/10, "", io.Discard, file)
-		want, stored := fmt.Sprintf("nothing was imported: line %d: ", n), 0
+		var noted strings.Builder
+		_, err := s.runImport(whole, whole/10, "", &noted, file)
+		want, stored, announced := fmt.Sprintf("nothing was imported: line %d: ", n), 0, ""
 		if more > 0 {
+			announced = fmt.Sprintf("importing %d rows, %d at a time: if this is cut off, run it again with "+
+				"-skip-existing\n", n, whole/10)
 			stored = whole - whole/10
 			want = fmt.Sprintf("%d of %d licences were imported; run it again with -skip-existing: line %d: ", stored,
 				n, n)
 		}
 		oneLine(t, err, want)
+		equal(t, "what is said beforehand", noted.String(), announced)
 		s.counts(stored, `SELECT count(*) FROM licenses`)
 		s.change(func(t *tx) error { _, err := t.try(`DROP TRIGGER fault`); return err })
 		out, err := s.runImport(whole, whole/10, "", io.Discard, file, "-skip-existing", "-json")

@@ -139,16 +139,12 @@ func TestDocument_letsAnApplicationActThatNobodyHasRegistered(t *testing.T) {
 	}{
 		{claudeAddress, claudeBack, nil},
 		{"https://a.example/" + strings.Repeat("x", maxDocumentAddress-len("https://a.example/")), claudeBack, nil},
-		{claudeAddress, "http://127.0.0.1:51234/callback", nil},
 		{"https://vscode.example/oauth/client-metadata.json", "http://127.0.0.1:41000/", map[string]any{
 			"client_name": "Visual Studio Code", "redirect_uris": []string{"http://127.0.0.1:33418/",
 				"https://vscode.example/redirect"}, "application_type": "native", "grant_types": []string{
 				"authorization_code", "refresh_token", "urn:ietf:params:oauth:grant-type:device_code"}}},
 		{"https://vscode.example/oauth/client-metadata.json", "https://vscode.example/redirect", map[string]any{
 			"redirect_uris": []string{"http://127.0.0.1:33418/", "https://vscode.example/redirect"}}},
-		{"https://codex.example/client.json", "http://localhost:1455/callback", map[string]any{
-			"client_name": "Codex", "scope": scopeOrders + " x:y",
-			"redirect_uris": []string{"http://localhost/callback"}}},
 	} {
 		s := serviceWithDocuments(t)
 		s.publish(c.address, c.change)
@@ -653,15 +649,6 @@ func TestDocument_listIsOfAddressesThatCanBeDocuments(t *testing.T) {
 		err := o.fails("needs -client-documents", append([]string{"serve", "-addr", "127.0.0.1:0"}, args...)...)
 		failIf(t, !errors.As(err, new(usageError)), "%v is no usage error", err)
 	}
-}
-
-func TestDocument_isExplainedWhereItIsTaken(t *testing.T) {
-	t.Parallel()
-	const how = "Nobody has to register your application here"
-	on, off := serviceWithDocuments(t), quietService(t)
-	on.get("//docs/applications").is(200).contains(how)
-	on.get("//docs/applications.md").is(200).contains(how)
-	lacks(t, off.get("//docs/applications").contains("register the application").body, how)
 }
 
 func TestDocument_isSweptOnceNothingOfItIsLeft(t *testing.T) {

@@ -6,55 +6,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
-
-// Against a server in the middle that would have a client believe it is another issuer: the metadata names its
-// issuer and is at the path of that issuer only.
-func TestMetadata_followsTheBaseAddress(t *testing.T) {
-	t.Parallel()
-	s := quietService(t)
-	s.get("/" + serverMetadataPath + "/v1").is(200)
-	const next = "https://menus.example/api/v1"
-	s.must("base-url", "set", next)
-	s.check(s.server.refresh()) // which the service does once a second
-	for path, member := range map[string]string{serverMetadataPath: "issuer", resourceMetadataPath: "resource"} {
-		equal(t, member, s.get("/"+path+"/api/v1").is(200).text(member), next)
-		s.damaged = true                                     // the document does not have that path any more
-		if a := s.get("/" + path + "/v1"); a.status != 404 { // although routes below the earlier one answer
-			t.Errorf("%s of the earlier address is %d", path, a.status)
-		}
-		s.damaged = false
-	}
-	const challenge = `Bearer realm="widgetd", ` +
-		`resource_metadata="https://menus.example/.well-known/oauth-protected-resource/api/v1"`
-	equal(t, "the challenge", s.get("/leads").header.Get("WWW-Authenticate"), challenge)
-}
-
-// TestMetadata_isNamedByEveryChallengeForAToken goes the way of a client that knows nothing but an address of the
-// interface (RFC 9728, section 5).
-func TestMetadata_isNamedByEveryChallengeForAToken(t *testing.T) {
-	t.Parallel()
-	s := quietService(t)
-	s.get("/orders", s.auth(s.account, scopeLeads)).
-		challenged(403, "insufficient_scope", scopeChallenge(scopeOrders)) // another token would not help by itself
-	_, named, _ := strings.Cut(bareChallenge, `resource_metadata="http://127.0.0.1:8080`)
-	resource := s.get("/" + strings.TrimSuffix(named, `"`)).is(200)
-	failIf(t, resource.text("resource") != testBase, "the resource is %s", resource.text("resource"))
-	issuer := resource.json()["authorization_servers"].([]any)[0]
-	if got := s.get("/" + serverMetadataPath + "/v1").text("issuer"); got != issuer || got != testBase {
-		t.Errorf("the issuer is %s, and the resource names %s", got, issuer)
-	}
-}
 
 var signinShape = regexp.MustCompile(`^[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}$`)
 
@@ -240,23 +199,6 @@ func TestGrant_webhooksUnderItAreTheApplicationsOwn(t *testing.T) {
 	s.hasRows(0, `app_webhooks`)
 }
 
-func TestGrant_anApplicationHasTenWebhooksOfAnAccount(t *testing.T) {
-	t.Parallel()
-	s := quietService(t, admitLoopback)
-	p, _ := s.registerApp()
-	token, _ := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
-	again, _ := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
-	for range maxAppWebhooks {
-		s.post("/webhooks", hookBody("order.created"), bearer(token)).is(200)
-	}
-	a := s.post("/webhooks", hookBody("order.created"), bearer(again)).is(409, "webhook_limit_reached")
-	failIf(t, !strings.Contains(a.text("detail"), "10 webhooks"), "refused with %s", a.body)
-	s.post("/webhooks", hookBody("order.created"), s.hookAuth(scopeOrders)).is(200)
-	tenant := s.addAccount("Trattoria")
-	there, _ := s.appToken(p, tenant, scopeWebhooks+" "+scopeOrders)
-	s.post("/webhooks", hookBody("order.created"), bearer(there)).is(200)
-}
-
 // queued reports whether the worker sends to a webhook.
 func (s *service) queued(id string) bool {
 	s.t.Helper()
@@ -369,28 +311,6 @@ func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 		}
 		s.get("/apps/"+p.ID, s.appAuth(s.account)).is(200)
 	})
-}
-
-func TestKey_retireCountsTheTokensOfApplications(t *testing.T) {
-	t.Parallel()
-	s, p := serviceWithApp(t)
-	s.appToken(p, s.account, scopeOrders)
-	token, _ := s.appToken(p, s.account, scopeOrders)
-	c, err := s.keys.verify(token)
-	s.check(err)
-	s.change(func(t *tx) error {
-		t.revokeAppToken(p.ID, c.ID)
-		return nil
-	})
-	for after, want := range map[time.Duration]int{0: 1, appTokenLife + time.Second: 0} {
-		needed, err := s.store.neededKeys(nil, time.Now().Add(after))
-		s.check(err)
-		tokens := 0
-		for _, k := range needed {
-			tokens += k.tokens
-		}
-		equal(t, fmt.Sprint("tokens ", after, " later"), tokens, want)
-	}
 }
 
 // What has no header, and no secret before the last, is in testdata/http/oauth.txt and app.txt.
@@ -541,48 +461,27 @@ func TestTokenEndpoint_aReplacedRefreshTokenYieldsItsSuccessorForAWhile(t *testi
 	})
 }
 
-func TestTokenEndpoint_fiftyRefreshesAtOnceYieldOneSuccessor(t *testing.T) {
+func TestTokenEndpoint_whatComesManyTimesAtOnceIsUsedOnce(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	p, _ := s.registerApp(inBrowsers)
 	token := s.askToken(codeForm(p, s.agree(p, s.account, scopeOrders))).is(200).text("refresh_token")
 	next := make([]string, 50)
-	var all sync.WaitGroup
-	for i := range next {
-		all.Go(func() {
-			var body tokenAnswer
-			if a := s.askToken(refreshForm(p, token)); a.status == 200 {
-				body.RefreshToken, _ = a.json()["refresh_token"].(string)
-			}
-			next[i] = body.RefreshToken
-		})
-	}
-	all.Wait()
+	crowd(len(next), func(i int) answer {
+		a := s.askToken(refreshForm(p, token))
+		next[i], _ = a.json()["refresh_token"].(string)
+		return a
+	})
 	if got := slices.Compact(next); len(got) != 1 || got[0] == "" || got[0] == token {
 		t.Errorf("%d successors: %q", len(got), got)
 	}
 	s.hasRows(2, `refresh_tokens`)
 	s.hasRows(51, `app_tokens`)
-}
-
-func TestTokenEndpoint_aCodeThatComesTwiceAtOnceLeavesNothing(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp(inBrowsers)
 	code := s.agree(p, s.account, scopeOrders)
-	var won atomic.Int32
-	var all sync.WaitGroup
-	for range 20 {
-		all.Go(func() {
-			if s.askToken(codeForm(p, code)).status == 200 {
-				won.Add(1)
-			}
-		})
-	}
-	all.Wait()
-	failIf(t, won.Load() != 1 || s.count(`SELECT count(*) FROM grants`) != 1 ||
-		s.count(`SELECT count(*) FROM grants WHERE ended_by = 'code_reused'`) != 1,
-		"%d have won: %s", won.Load(), s.dump())
+	answers := crowd(20, func(int) answer { return s.askToken(codeForm(p, code)) })
+	failIf(t, answers[200] != 1, "a code is answered %v", answers)
+	s.hasRows(1, `grants WHERE ended_by = 'code_reused'`)
+	s.hasRows(2, `grants`)
 }
 
 func TestTokenEndpoint_keepsAThousandRefreshTokensOfAGrant(t *testing.T) {
@@ -720,49 +619,5 @@ func TestRateLimit_anApplicationTakesHalfOfAnAccountsBucketAtMost(t *testing.T) 
 		s.change(func(t *tx) error { return t.setRate(s.account, 1) })
 		time.Sleep(2 * time.Minute)
 		ask(same).is(200).has(`RateLimit-Policy: "account";q=1;w=60, "application";q=1;w=60`)
-	})
-}
-
-// A request for tokens that somebody else wrote is never a fault of the service, and never accepted with two
-// proofs.
-func FuzzTokenRequest(f *testing.F) {
-	s := newService(f, withoutAddressLimits)
-	p, _ := s.registerApp(inBrowsers)
-	web, secret := s.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
-	good := basicAuth(web.ID, secret)[len("Authorization: "):]
-	token := s.askToken(codeForm(web, s.agree(web, s.account, scopeOrders)),
-		"Authorization: "+good).is(200).text("refresh_token")
-	for _, form := range []string{"grant_type=client_credentials", "grant_type=client_credentials&client_id=" + web.ID,
-		tokenForm("grant_type", "client_credentials", "client_id", web.ID, "client_secret",
-			secret), codeForm(p, "x"), refreshForm(p, "x"),
-		refreshForm(web, token), refreshForm(web, token, "scope",
-			"orders:read"), "grant_type=client_credentials&client_secret=%00", "%zz", "", "a=1&a=2"} {
-		for _, header := range []string{"", good, "Basic " + p.ID, "Bearer x", "Basic", "basic Og==",
-			good + " " + good} {
-			f.Add(form, header)
-		}
-	}
-	f.Fuzz(func(t *testing.T, form, header string) {
-		s := s.with(t)
-		s.server.addressBuckets = newLimiter(10)
-		r := httptest.NewRequestWithContext(t.Context(), "POST", "/v1/oauth/token", strings.NewReader(form))
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		if header != "" {
-			r.Header["Authorization"] = []string{header}
-		}
-		w := httptest.NewRecorder()
-		s.server.ServeHTTP(w, r)
-		a := s.documented(r, w)
-		if a.status >= 500 {
-			t.Fatalf("%q %q: %d %s", form, header, a.status, a.body)
-		}
-		if a.status != 200 {
-			a.refuses(a.status, a.text("error"))
-			return
-		}
-		fields, err := url.ParseQuery(form)
-		if err != nil || (header != "") == (fields.Get("client_secret") != "") {
-			t.Fatalf("%q %q: %s", form, header, a.body)
-		}
 	})
 }

@@ -28,18 +28,6 @@ func (s *service) startSending(tick ...time.Duration) (stop func()) {
 	return s.beside(w.run)
 }
 
-// fullDisk makes recording deliveries fail, or work again.
-func (s *service) fullDisk(on bool) {
-	s.t.Helper()
-	s.change(func(t *tx) error {
-		if !on {
-			return t.run(`DROP TRIGGER full`)
-		}
-		return t.run(`CREATE TRIGGER full BEFORE INSERT ON deliveries
-			BEGIN SELECT RAISE(ABORT, 'no room'); END`)
-	})
-}
-
 // subscribe adds an enabled webhook of an account, as an operator with the sqlite3 shell would.
 func (s *service) subscribe(account, url string, types ...eventType) (id string) {
 	s.t.Helper()
@@ -551,77 +539,6 @@ func (s *service) giveToApps(n int) {
 	}
 }
 
-// Six accounts of fifty webhooks each have receivers that are slow on purpose, in every way that there is. It prints
-// how long the events of another account, with three webhooks, took to arrive.
-func TestSlow_receiversOfSixAccountsDelayNoOther(t *testing.T) {
-	t.Parallel()
-	for name, lasts := range map[string]func(n int64) time.Duration{
-		"a little less than slow": func(int64) time.Duration { return slowAfter - 100*time.Millisecond },
-		"five seconds":            func(int64) time.Duration { return 5 * time.Second },
-		"until the time-out":      func(int64) time.Duration { return 14 * time.Second },
-		"quick each other time":   func(n int64) time.Duration { return time.Duration(n%2) * 10 * time.Second },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubbleOfWebhooks(t, func(s *service, r *receiver) {
-				const attackers, hooks, own = 6, 50, 3
-				accounts := s.addAccounts(attackers)
-				var urls []string
-				for i := range attackers * hooks {
-					urls = append(urls, r.url(fmt.Sprint("/slow/", i)))
-				}
-				s.subscribeAll(urls, func(i int) string { return accounts[i%attackers] }, eventLeadCreated)
-				for i := range own {
-					s.subscribe(s.account, r.url(fmt.Sprint("/quick/", i)), eventLeadCreated)
-				}
-				var asked atomic.Int64
-				r.setAnswer(func(w http.ResponseWriter, m message) {
-					if strings.HasPrefix(m.path, "/slow") {
-						time.Sleep(lasts(asked.Add(1)))
-					} else {
-						time.Sleep(20 * time.Millisecond)
-					}
-					w.WriteHeader(204)
-				})
-				s.announceToAll(accounts, eventLeadCreated, maxSendingWebhook)
-				stop := s.startSending()
-				written := map[string]time.Time{}
-				rounds := size(20, 80)
-				for range rounds {
-					time.Sleep(500 * time.Millisecond)
-					s.announceToAll(accounts, eventLeadCreated, 1)
-					written[s.announce(s.account, eventLeadCreated)] = time.Now()
-				}
-				time.Sleep(15 * time.Second)
-				var took []time.Duration
-				slow := 0
-				last := map[string]time.Time{}
-				for _, m := range r.take() {
-					at, ours := written[m.id]
-					if !ours {
-						slow++
-						continue
-					}
-					took = append(took, m.at.Sub(at))
-					if at.Before(last[m.path]) {
-						t.Errorf("%s got an event after one that was written later", m.path)
-					}
-					last[m.path] = at
-				}
-				slices.Sort(took)
-				equal(t, "events that arrived", len(took), own*rounds)
-				t.Logf("%s: %d events to slow receivers; %d to others, in the middle after %v, at worst after %v",
-					name, slow, len(took), took[len(took)/2], took[len(took)-1])
-				if worst := took[len(took)-1]; worst > time.Second {
-					t.Errorf("an event took %v", worst)
-				}
-				go stop()
-				time.Sleep(time.Minute)
-			})
-		})
-	}
-}
-
 // What is under way when the service stops is waited for; what does not end is sent again.
 func TestWebhook_underWayAtAStopIsSentAgain(t *testing.T) {
 	t.Parallel()
@@ -640,16 +557,18 @@ func TestWebhook_underWayAtAStopIsSentAgain(t *testing.T) {
 		stop = s.startSending()
 		slow := s.announce(s.account, eventLeadCreated)
 		synctest.Wait()
+		patience = 0
+		passed := s.announce(s.account, eventLeadCreated) // so it is sent again, too
+		letPass(time.Second)
 		began = time.Now()
 		stop()
 		if took := time.Since(began); took != webhookStop {
 			t.Errorf("the stop with one that hangs took %v", took)
 		}
-		patience = 0
 		defer s.startSending(time.Minute)()
 		time.Sleep(2 * time.Hour) // also so that what hung ends
-		r.gets(quick, slow, slow)
-		s.counts(2, `SELECT count(*) FROM deliveries WHERE attempt = 1`)
+		r.gets(quick, slow, passed, slow, passed)
+		s.counts(4, `SELECT count(*) FROM deliveries WHERE attempt = 1`)
 	})
 }
 
@@ -781,8 +700,6 @@ func TestWebhook_followsWhatAnOperatorChanges(t *testing.T) {
 		send("/a lead.created", eventWidgetCreated, eventLeadCreated)
 		edit(`UPDATE webhooks SET url = '` + r.url("/b") + `'`)
 		send("/b lead.created", eventLeadCreated)
-		edit(`UPDATE webhooks SET types = '["lead.created","widget.created"]'`)
-		send("/b lead.created, /b widget.created", eventWidgetCreated, eventLeadCreated)
 		edit(`UPDATE webhooks SET types = '["lead.created",7,null,"widget.created"]'`)
 		send("/b lead.created, /b widget.created", eventWidgetCreated, eventLeadCreated)
 		edit(`UPDATE webhooks SET state = 'disabled'`)
@@ -849,6 +766,59 @@ func (s *service) rename(from, to string) {
 	s.t.Helper()
 	s.change(func(t *tx) error {
 		return t.run(`ALTER TABLE ` + from + ` RENAME TO ` + to)
+	})
+}
+
+func TestWebhook_goesOnOnceWhatItGetsCanBeReadAgain(t *testing.T) {
+	t.Parallel()
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
+		defer s.startSending()()
+		s.rename("webhook_retries", "gone")
+		id := s.announce(s.account, eventLeadCreated)
+		letPass(10 * recordRetry)
+		r.gets()
+		lines := len(s.logLines(faultWebhooksRead))
+		failIf(t, lines < 1 || lines > 12, "%d lines of the log in ten seconds", lines)
+		s.rename("gone", "webhook_retries")
+		letPass(2 * recordRetry)
+		r.gets(id)
+	})
+}
+
+// What is asked for while events are sent again is sent again, too, and nothing is because something else happens.
+func TestWebhook_replaysAsItWasAskedForLast(t *testing.T) {
+	t.Parallel()
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {
+		defer s.startSending()()
+		s.announceToAll([]string{s.account}, eventLeadCreated, maxSendingWebhook-1)
+		letPass(time.Second)
+		want := s.eventIDs(eventLeadCreated)
+		r.gets(slices.Clone(want)...)
+		r.setAnswer(func(_ http.ResponseWriter, m message) {
+			if slices.Contains(want, m.id) {
+				time.Sleep(10 * time.Second)
+			}
+		})
+		auth := s.hookAuth(scopeLeads)
+		replay := func() {
+			s.post("/webhooks/"+hook+"/replay", seatBody("since", newStamp(time.Now().Add(-time.Hour))), auth).is(200)
+			letPass(time.Second / 2)
+		}
+		replay()
+		s.foreign(`UPDATE webhooks SET description = 'read anew'`)
+		letPass(time.Minute)
+		r.gets(slices.Clone(want)...)
+		replay()
+		late := s.announce(s.account, eventLeadCreated) // for which there is a place
+		letPass(time.Second)
+		replay()
+		letPass(time.Minute)
+		got := map[string]int{}
+		for _, m := range r.take() {
+			got[m.id]++
+		}
+		equal(t, "how often the last event came", got[late], 2)
+		equal(t, "events that came", len(got), len(want)+1)
 	})
 }
 

@@ -50,32 +50,6 @@ func TestScript_isServedToEverySiteAndMayBeKept(t *testing.T) {
 	s.get("//widget-000000000000.js").is(404, "not_found") // another script there would not fit its hash
 }
 
-func TestScript_followsTheBaseAddressAndKeepsTheEarlierOne(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	const other = "https://api.example.com/api/v1"
-	before, err := presentScript(testBase)
-	s.check(err)
-	after, err := presentScript(other)
-	s.check(err)
-	if before.path == after.path {
-		t.Fatalf("both have the path %s", before.path)
-	}
-	s.get("/" + after.path).is(404)
-	s.must("base-url", "set", other)
-	s.check(s.server.refresh())
-	for path, want := range map[string]widgetScript{"//widget.js": after, "/" + after.path: after, "/" +
-		before.path: before} {
-		equal(t, path, s.get(path).is(200).body, string(want.text))
-	}
-	s.must("base-url", "remove", testBase)
-	s.check(s.server.refresh())
-	s.get("/" + before.path).is(404)
-	contains(t, chapterOf(t, docsPage(s), "widgets"), "until the operator removes the earlier one")
-	contains(t, fileText(t, "docs/operating.md"),
-		"lines with the earlier address go on working until `base-url remove`")
-}
-
 // TestScript_releasedOnesAreStillThere holds the hashes of testdata/widget-released.txt, which are of the
 // texts before the base address is put in.
 func TestScript_releasedOnesAreStillThere(t *testing.T) {
