@@ -1,10 +1,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"maps"
-	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -203,26 +199,6 @@ func TestBooks_anEntryThatIsNotFoundByItsIDIsLookedForBeforeItCountsAsGone(t *te
 	})
 }
 
-func TestBooks_tooManyRequestsForADayAreMetOnceAnHour(t *testing.T) {
-	t.Parallel()
-	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sendFrom(bookkeeperDay)
-		for range 30 {
-			k.sell(1000)
-			k.time(24 * time.Hour)
-		}
-		k.fail("post", slices.Repeat([]providerFault{fault401}, 5000)...) // also after the token was replaced
-		given := k.given()
-		k.work(5 * time.Hour)
-		if n := k.given() - given; n > 60 || len(k.books()) > 0 || k.failingSince().IsZero() {
-			t.Errorf("refused all the time, %d tokens were asked for; failing since %s", n, k.failingSince())
-		}
-		k.fail("post")
-		k.work(time.Hour)
-		k.adds(30000)
-	})
-}
-
 func TestBooks_aDayThatAddsUpToNothingGetsOneExportThatWaitsForMore(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
@@ -252,23 +228,6 @@ func TestBooks_aDayThatAddsUpToNothingGetsOneExportThatWaitsForMore(t *testing.T
 			m.Lines = append(m.Lines, line)
 		})
 		k.after(time.Hour, all[1].ID, exportPosted)
-	})
-}
-
-func TestBooks_whatATwelfthRevisionIsCalledDoesNotMakeTheFirstOneFound(t *testing.T) {
-	t.Parallel()
-	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		x := k.posts(4200)
-		for range 6 {
-			k.reverse(x.ID, "")
-			k.after(time.Minute, x.ID, exportReversed)
-			next := k.export(bookkeeperDay)
-			x = &next
-			k.fail("post", fault500After)
-			k.after(5*time.Minute, x.ID, exportPosted)
-		}
-		k.has("widgetd:"+k.account+":2000-01-01:r13", 1)
-		k.adds(4200)
 	})
 }
 
@@ -381,239 +340,6 @@ func TestBooks_slowConnectionsWithMuchToSendLetOthersHaveTheirTurn(t *testing.T)
 	})
 }
 
-// A bookHistory is what happens to a bookkeeper over some days, at random.
-type bookHistory struct {
-	*bookkeeper
-	random  *rand.Rand
-	orders  map[string]string     // by id: how it was paid
-	outside map[businessDate]bool // by the day on which that was set
-	did     []string              // what has happened
-}
-
-// try does something that may be refused.
-func (h *bookHistory) try(f func(t *tx) error) {
-	h.t.Helper()
-	err := h.store.update(h.t.Context(), f)
-	var refused *refusal
-	if err != nil && !errors.As(err, &refused) {
-		h.t.Fatal(err)
-	}
-}
-
-// order returns one that was paid in some way, or "".
-func (h *bookHistory) order(method string) string {
-	ids := slices.Sorted(maps.Keys(h.orders))
-	ids = slices.DeleteFunc(ids, func(id string) bool { return h.orders[id] != method })
-	if len(ids) == 0 {
-		return ""
-	}
-	return ids[h.random.IntN(len(ids))]
-}
-
-// trade is something that a guest or a waiter does.
-func (h *bookHistory) trade() {
-	of := ownedBy(h.account)
-	amount := 1 + h.random.Int64N(10000)
-	switch h.random.IntN(6) {
-	case 0:
-		h.orders[h.sellBy(methodCash, amount)] = methodCash
-	case 1:
-		if id := h.order(methodCash); id != "" {
-			h.try(func(t *tx) error { return second(undoPaid(t, of, id, anActor)) })
-			delete(h.orders, id)
-		}
-	case 2:
-		if id := h.order(methodCard); id != "" {
-			h.try(func(t *tx) error {
-				o, f, err := refundOrder(t, of, id, newRefund{amount: &amount}, anActor)
-				if err != nil {
-					return err
-				}
-				return endRefund(t, o, f, "", actorProvider)
-			})
-		}
-	default:
-		group := func(o *order) { o.Lines[0].Group = []string{"", "food", "wine"}[h.random.IntN(3)] }
-		h.orders[h.sellBy(methodCard, amount, group)] = methodCard
-	}
-	if h.random.IntN(2) == 0 {
-		h.recordRevenue()
-	}
-}
-
-var bookFaults = []providerFault{faultResetBefore, faultResetAfter, fault401, fault429, fault500, fault500After,
-	fault401After, fault403, fault404, fault413, fault429After, faultTimeout, faultNonsense, faultHuge}
-
-// meddle is something that the owner, an accountant or the network does.
-func (h *bookHistory) meddle() {
-	of := ownedBy(h.account)
-	date := businessDate(time.Now().Add(-time.Duration(h.random.Int64N(int64(96 * time.Hour)))).Format(time.DateOnly))
-	all := h.exports()
-	what := h.random.IntN(13)
-	switch {
-	case what < 5:
-		kind := []string{"token", "chart", "post", "post", "find", "read", "withdraw"}[h.random.IntN(7)]
-		var faults []providerFault
-		for range 1 + h.random.IntN(6) {
-			faults = append(faults, bookFaults[h.random.IntN(len(bookFaults))])
-		}
-		h.fail(kind, faults...)
-	case what == 5:
-		h.lock(date)
-	case what == 6:
-		h.remap(func(m *bookMapping) {
-			h.clearing(m)
-			m.Lines = m.Lines[h.random.IntN(2):] // perhaps without an account for sales
-			m.Lines[0].Account = h.another()
-		})
-	case what == 7:
-		h.try(func(t *tx) error { return second(requestExport(t, of, h.connection, date)) })
-	case what == 8 && len(all) > 0:
-		x := all[h.random.IntN(len(all))]
-		h.try(func(t *tx) error { return second(reverseExport(t, of, h.connection, x.ID, "")) })
-	case what == 9 && len(all) > 0:
-		x := all[h.random.IntN(len(all))]
-		h.try(func(t *tx) error { return second(retryExport(t, of, h.connection, x.ID)) })
-	case what == 10:
-		h.check(h.engine.disconnect(h.t.Context(), of, h.connection, anActor))
-		h.fail("token")
-		h.connect()
-		h.sendFrom(bookkeeperDay)
-	case what == 11:
-		h.sendOutside(!h.outsideOn(h.today()))
-	default:
-		h.set(func(c *bookConnection) { c.Status = entryStatuses[h.random.IntN(2)] })
-	}
-	h.did = append(h.did, fmt.Sprintf("%s meddling %d", time.Now().Format("02 15:04:05"), what))
-}
-
-// clearing has all ways of paying cleared on one account, so that its sums can be compared.
-func (h *bookHistory) clearing(m *bookMapping) { m.Lines[5].Account = m.Lines[4].Account }
-
-// today returns the business day.
-func (h *bookHistory) today() businessDate {
-	return time.Now().Add(-4 * time.Hour).Format(time.DateOnly)
-}
-
-// sendOutside has what was paid outside sent too, or not, from the present day on.
-func (h *bookHistory) sendOutside(on bool) {
-	h.set(func(c *bookConnection) { c.Outside = on })
-	h.outside[h.today()] = on
-}
-
-// outsideOn reports whether what was paid outside on a day is sent.
-func (h *bookHistory) outsideOn(date businessDate) bool {
-	for ; date >= bookkeeperDay; date = dateBefore(date) {
-		if on, changed := h.outside[date]; changed {
-			return on
-		}
-	}
-	return false
-}
-
-// settle mends everything, and has what was reversed sent again.
-func (h *bookHistory) settle() {
-	h.fake().calm()
-	h.lock("1999-12-31")
-	if h.needsOwner() { // refused tokens, or Xero's after their successor was lost for half an hour
-		h.connect()
-	}
-	h.remap(h.clearing)
-	h.sendFrom(bookkeeperDay)
-	h.recordRevenue()
-	h.time(30 * time.Hour) // the last day ends
-	for range 2 {
-		h.work(3 * time.Hour)
-		for _, x := range h.exports() {
-			of := ownedBy(h.account)
-			h.try(func(t *tx) error { return second(retryExport(t, of, h.connection, x.ID)) })
-			h.try(func(t *tx) error { return second(requestExport(t, of, h.connection, x.Date)) })
-		}
-	}
-	h.work(3 * time.Hour)
-}
-
-// judge compares the books with the revenue of each day.
-func (h *bookHistory) judge() {
-	h.t.Helper()
-	keys, err := h.store.revenueDayKeys(h.account, bookkeeperDay, "2001-01-01")
-	h.check(err)
-	if len(keys) < 3 {
-		h.t.Fatalf("only %d days", len(keys))
-	}
-	booked, seen := h.books(), map[string]int{}
-	for _, b := range booked {
-		if key := b.narration[strings.LastIndex(b.narration, "("):]; b.counts {
-			seen[key]++
-		}
-	}
-	for key, n := range seen {
-		if n != 1 {
-			h.t.Errorf("%d entries count that have the key %s", n, key)
-		}
-	}
-	for _, key := range keys {
-		want, got := int64(0), int64(0)
-		sums, err := h.store.revenueSums(h.account, key.Date, key.Currency)
-		h.check(err)
-		for _, s := range sums {
-			if h.outsideOn(key.Date) || s.Method == methodCard {
-				want += s.received()
-			}
-		}
-		for _, b := range booked {
-			if b.counts && strings.Contains(b.narration, ":"+key.Date+":r") {
-				got += b.card
-			}
-		}
-		if got != want {
-			h.t.Errorf("of %s is %d in the books, want %d", key.Date, got, want)
-		}
-	}
-	for _, x := range h.exports() {
-		waits := x.State == exportWaiting && x.Detail != nil
-		if x.State != exportPosted && x.State != exportReversed && !waits {
-			h.t.Errorf("r%d of %s is %s %s (%s)", x.Revision, x.Date, x.State, valueOr(x.Reason, ""),
-				valueOr(x.Detail, ""))
-		}
-	}
-	if h.t.Failed() {
-		h.t.Log(strings.Join(h.did, "\n"))
-	}
-}
-
-func TestBooks_whateverHappensEachDayIsInTheBooksOnce(t *testing.T) {
-	t.Parallel()
-	sequentialUnderRace(t)
-	for seed := range seeds(size(2, 4)) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			eachProduct(t, func(t *testing.T, k *bookkeeper) {
-				h := &bookHistory{bookkeeper: k, random: random(t, seed), orders: map[string]string{},
-					outside: map[businessDate]bool{}}
-				h.remap(h.clearing)
-				h.sendOutside((seed%2 == 0) == (k.product == productXero))
-				h.sendFrom(bookkeeperDay)
-				for range 60 {
-					if h.random.IntN(3) == 0 {
-						h.meddle()
-					} else {
-						h.trade()
-					}
-					pause := time.Duration(h.random.Int64N(int64(3 * time.Hour)))
-					if h.random.IntN(3) == 0 {
-						h.work(pause)
-					} else {
-						h.time(pause)
-					}
-				}
-				h.settle()
-				h.judge()
-			})
-		})
-	}
-}
-
 func TestBooks_aDayIsNotSentAgainWhileItsFormerEntryCountsAgain(t *testing.T) {
 	t.Parallel()
 	atXero(t, func(t *testing.T, k *bookkeeper) {
@@ -630,6 +356,8 @@ func TestBooks_aDayIsNotSentAgainWhileItsFormerEntryCountsAgain(t *testing.T) {
 	})
 }
 
+// Against a tenant who would have history written into books unasked: days from before send_from are not sent; one
+// that is past needs history.
 func TestBooks_daysBeforeTheOneFromWhichIsSentAreDroppedUnlessTheyAreInTheBooks(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {

@@ -520,24 +520,6 @@ func (f *fortnoxFake) lock(until businessDate) {
 	f.change(func(c *fortnoxFakeCompany) { c.lockedUntil = until })
 }
 
-// removeYear removes the financial year that a date is in.
-func (f *fortnoxFake) removeYear(date businessDate) {
-	f.change(func(c *fortnoxFakeCompany) {
-		c.years = slices.DeleteFunc(c.years, func(y fortnoxFakeYear) bool { return y.from <= date && date <= y.to })
-	})
-}
-
-// setManual says whether a series takes manual entries.
-func (f *fortnoxFake) setManual(code string, manual bool) {
-	f.change(func(c *fortnoxFakeCompany) {
-		for i := range c.series {
-			if c.series[i].code == code {
-				c.series[i].manual = manual
-			}
-		}
-	})
-}
-
 // setActive says whether an account can be booked on.
 func (f *fortnoxFake) setActive(number int64, active bool) {
 	f.change(func(c *fortnoxFakeCompany) {
@@ -548,9 +530,6 @@ func (f *fortnoxFake) setActive(number int64, active bool) {
 		}
 	})
 }
-
-// deactivate makes an account one that can't be booked on any more.
-func (f *fortnoxFake) deactivate(number int64) { f.setActive(number, false) }
 
 // withdrawConsent ends what the owner has agreed to: the integration was removed in Fortnox.
 func (f *fortnoxFake) withdrawConsent() {

@@ -252,7 +252,7 @@ func (s *fortnoxSide) wholeLife() {
 	_, err := s.post(s.t.Context(), s.s, entry, s.encode(entry), "")
 	isVendorError(s.t, err, vendorRefused, 400, heldLocked)
 	s.fake.lock("")
-	s.fake.deactivate(3001)
+	s.fake.setActive(3001, false)
 	_, err = s.post(s.t.Context(), s.s, entry, s.encode(entry), "")
 	isVendorError(s.t, err, vendorRefused, 400, heldUnusable)
 	s.fake.forgetTokens()

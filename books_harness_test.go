@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -418,23 +416,6 @@ func (f *bookFake) tokenForm(r vendorRequest) (form url.Values, why string) {
 		return nil, "invalid_request"
 	}
 	return form, ""
-}
-
-// answering serves one answer to whatever is asked, and returns its address and the last request. header are
-// lines "Name: value".
-func answering(
-	t testing.TB, status int, body string, header ...string,
-) (address string, last func() *http.Request) {
-	var got *http.Request
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.ParseForm()
-		got = r
-		must(t, setHeaders(w.Header(), header))
-		w.WriteHeader(status)
-		io.WriteString(w, body)
-	}))
-	t.Cleanup(web.Close)
-	return web.URL, func() *http.Request { return got }
 }
 
 // eachProduct runs a test in a bubble with each product. A subtest that calls it is parallel too: otherwise it waits

@@ -4,16 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -50,6 +46,9 @@ func TestBooksHTTP_anOwnerConnectsMapsSeesAndSends(t *testing.T) {
 			!strings.Contains(page.body, productOf(k.product).title) {
 			t.Error(page.body)
 		}
+		k.get("/books/callback/"+k.product+"?state=x&code=%3Cscript%3E").is(409).shows("This link was used already",
+			"not <script")
+		k.get("/books/callback/abacus").is(404).shows("There is nothing")
 		c := k.asked("GET", "", "").is(200).json()["data"].([]any)[0].(map[string]any)
 		if c["id"] != k.connection || c["state"] != "in_use" || c["send_from"] != nil { // it gets its connection back
 			t.Errorf("%v", c)
@@ -114,31 +113,6 @@ func TestBooksHTTP_historyIsSentOnlyWhereItIsSaid(t *testing.T) {
 		if c := k.asked("PATCH", at, `{"outside":true,"tests":true}`).is(200).json(); c["outside"] != true ||
 			c["tests"] != true {
 			t.Errorf("%v", c)
-		}
-	})
-}
-
-func TestBooksHTTP_pagesSayWhyNothingWasConnected(t *testing.T) {
-	t.Parallel()
-	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		at := "/books/callback/" + k.product
-		address := k.asked("POST", "", `{"product":"`+k.product+`"}`).is(200).text("authorize_url")
-		u, err := url.Parse(address)
-		k.check(err)
-		for path, want := range map[string]struct {
-			status int
-			text   string
-		}{
-			at:                                {409, "This link was used already"},
-			at + "?state=x&code=%3Cscript%3E": {409, "This link was used already"},
-			at + "?error=access_denied&state=" +
-				url.QueryEscape(u.Query().Get("state")): {409, "Access was not granted"},
-			"/books/callback/abacus": {404, "There is nothing"},
-		} {
-			a := k.get(path).has("Content-Type: text/html; charset=utf-8", "Cache-Control: no-store")
-			if a.status != want.status || !strings.Contains(a.body, want.text) || strings.Contains(a.body, "<script") {
-				t.Errorf("%s: %d %s", path, a.status, a.body)
-			}
 		}
 	})
 }
@@ -319,18 +293,17 @@ func sell(o *operator) {
 	})
 }
 
-// mappingOf reads a mapping from JSON, and returns the pointers and codes of what is wrong.
-func mappingOf(t testing.TB, product, text string) (bookMapping, []string) {
+// wrongMapping reads a mapping from JSON, and returns the pointers and codes of what is wrong.
+func wrongMapping(t testing.TB, product, text string) (wrong []string) {
 	t.Helper()
 	body, err := parseJSON([]byte(text))
 	must(t, err)
 	in := newInput(&body, nil)
-	m := readMapping(in, productOf(product))
-	var wrong []string
+	readMapping(in, productOf(product))
 	for _, e := range *in.errs {
 		wrong = append(wrong, strings.TrimPrefix(e.Pointer, "#/lines")+" "+e.Code)
 	}
-	return m, wrong
+	return wrong
 }
 
 func TestMapping_wrongLinesAreNamed(t *testing.T) {
@@ -369,21 +342,15 @@ func TestMapping_wrongLinesAreNamed(t *testing.T) {
 		{productFortnox, `{"kind":"tip","account":"2890"},{"kind":"tip","account":"2891"}`, "/1/kind repeated"},
 		{productFortnox, ``, " wrong_length"},
 	} {
-		if _, wrong := mappingOf(t, c.product, `{"lines":[`+c.lines+`]}`); strings.Join(wrong, ", ") != c.wrong {
+		if wrong := wrongMapping(t, c.product, `{"lines":[`+c.lines+`]}`); strings.Join(wrong, ", ") != c.wrong {
 			t.Errorf("%s, %s: %q", c.product, c.lines, wrong)
 		}
 	}
-	var lines []string
+	lines := ""
 	for i := range maxMappingRules + 1 {
-		lines = append(lines, fmt.Sprintf(`{"kind":"sales","vat_rate":%d,"account":"3001","tax":"2611"}`, i+1))
-	}
-	if m, wrong := mappingOf(t, productFortnox, `{"lines":[`+strings.Join(lines[1:], ",")+`]}`); wrong != nil ||
-		len(m.Lines) != maxMappingRules {
-		t.Errorf("%d lines: %q", maxMappingRules, wrong)
-	}
-	if _, wrong := mappingOf(t, productFortnox, `{"lines":[`+strings.Join(lines, ",")+`]}`); !slices.Equal(wrong,
-		[]string{" wrong_length"}) {
-		t.Errorf("%d lines: %q", len(lines), wrong)
+		lines += fmt.Sprintf(`,{"kind":"sales","vat_rate":%d,"account":"3001","tax":"2611"}`, i+1)
+		wrong := wrongMapping(t, productFortnox, `{"lines":[`+lines[1:]+`]}`)
+		equal(t, fmt.Sprint(i+1, " lines are wrong"), len(wrong) > 0, i == maxMappingRules)
 	}
 }
 
@@ -716,48 +683,6 @@ func TestBooks_restWhileTheirAccountIsClosed(t *testing.T) {
 	})
 }
 
-// A countedBooks counts what comes to a fake of a product, each of whose answers takes 200 ms.
-type countedBooks struct {
-	http.Handler
-	mu       sync.Mutex
-	requests int
-	refused  int            // of those, with 429
-	running  map[string]int // by company
-	most     int            // at once, of one company
-}
-
-// ServeHTTP answers as the fake does.
-func (c *countedBooks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	company := r.Header.Get("Xero-Tenant-Id") + r.Header.Get("Authorization")
-	c.mu.Lock()
-	c.requests++
-	c.running[company]++
-	if !strings.HasPrefix(company, "Basic ") { // tokens, which are of no company yet
-		c.most = max(c.most, c.running[company])
-	}
-	c.mu.Unlock()
-	time.Sleep(200 * time.Millisecond)
-	noted := &notedStatus{ResponseWriter: w}
-	c.Handler.ServeHTTP(noted, r)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.running[company]--
-	if noted.status == http.StatusTooManyRequests {
-		c.refused++
-	}
-}
-
-// A notedStatus notes the status of an answer.
-type notedStatus struct {
-	http.ResponseWriter
-	status int
-}
-
-func (w *notedStatus) WriteHeader(status int) {
-	w.status = status
-	w.ResponseWriter.WriteHeader(status)
-}
-
 // manyCompanies gives both fakes n companies, each with a chart of 1,000 accounts.
 func manyCompanies(xero *xeroFake, fortnox *fortnoxFake, n int) {
 	first := xero.companies[0]
@@ -775,93 +700,4 @@ func manyCompanies(xero *xeroFake, fortnox *fortnoxFake, n int) {
 		xero.companies = append(xero.companies, company)
 	}
 	fortnox.companies = fortnox.companies[len(fortnox.companies)-n:]
-}
-
-// bookedTimes returns how often each sync key is in the books of all companies.
-func bookedTimes(xero *xeroFake, fortnox *fortnoxFake) map[string]int {
-	times := map[string]int{}
-	key := regexp.MustCompile(`widgetd:[^)]+`)
-	for _, c := range xero.companies {
-		for _, j := range c.journals {
-			times[key.FindString(j.narration)]++
-		}
-	}
-	for _, c := range fortnox.companies {
-		for _, v := range c.vouchers {
-			times[key.FindString(v.description)]++
-		}
-	}
-	return times
-}
-
-func TestBooks_ofFiftyAccountsAreSentInTheMorningWithinTheLimits(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		each := size(8, 25) // connections with a product; Xero takes 60 requests a minute, Fortnox 25 in 5 s
-		k := newBookkeeper(t, productXero)
-		counted := map[string]*countedBooks{
-			productXero:    {Handler: k.xero, running: map[string]int{}},
-			productFortnox: {Handler: k.fortnox, running: map[string]int{}},
-		}
-		k.server.outbound.close()
-		k.server.outbound.plain.DialContext = dialTo(map[string]pipes{
-			bookkeeperXeroURL:    serveInMemory(t, counted[productXero]),
-			bookkeeperFortnoxURL: serveInMemory(t, counted[productFortnox])})
-		manyCompanies(k.xero, k.fortnox, each)
-		for i := range 2 * each {
-			k.product, k.currency, k.rate = productXero, "CHF", 810
-			k.xero.consent = k.xero.companies[i/2 : i/2+1]
-			if i%2 == 1 {
-				k.product, k.currency, k.rate = productFortnox, "SEK", 1200
-				k.fortnox.owner = k.fortnox.companies[i/2]
-			}
-			k.account = k.addAccount(fmt.Sprint("Trattoria ", i))
-			origin := fmt.Sprintf("https://trattoria%d.example", i)
-			k.change(func(t *tx) error { return addOrigin(t, k.account, origin, anActor) })
-			k.connect()
-			k.remap(func(*bookMapping) {})
-			k.set(func(c *bookConnection) {
-				series, from := "W", bookkeeperDay
-				c.SendFrom = &from
-				if k.product == productFortnox {
-					c.Series = &series
-				}
-			})
-			k.sell(1000, func(o *order) { o.ReturnURL = origin + "/thanks" })
-		}
-		for _, c := range counted {
-			c.requests, c.most = 0, 0
-		}
-		k.until("2000-01-02 05:59")
-		stop := k.beside(newBooksWorker(k.engine).run)
-		k.until("2000-01-02 06:00")
-		posted := 0
-		for wait := 0; posted < 2*each && wait < size(40, 120); wait++ {
-			k.time(time.Second)
-			posted = k.count(`SELECT count(*) FROM books_exports WHERE state = 'posted'`)
-		}
-		took := time.Since(time.Date(2000, 1, 2, 6, 0, 0, 0, time.UTC))
-		stop()
-		if posted != 2*each {
-			t.Errorf("%v after the grace %d of %d days are posted", took, posted, 2*each)
-		}
-		times := bookedTimes(k.xero, k.fortnox)
-		for key, n := range times {
-			if n != 1 {
-				t.Errorf("%s is %d times in the books", key, n)
-			}
-		}
-		if len(times) != 2*each {
-			t.Errorf("%d days are in the books", len(times))
-		}
-		for product, c := range counted {
-			t.Logf("%s: %d requests for %d days, at most %d at once for a company; all after %v", product, c.requests,
-				each, c.most, took)
-			if c.refused > 0 || c.most > 5 || c.requests > 10*each {
-				t.Errorf("%s: %d requests, %d refused as too many, %d at once for one company", product, c.requests,
-					c.refused, c.most)
-			}
-		}
-	})
 }

@@ -27,20 +27,19 @@ type xeroFake struct {
 	accesses  map[string]xeroFakeAccess
 	links     []*xeroFakeLink
 	answers   map[string]xeroFakeAnswer // by tenant and idempotency key
-	given     int                       // how often tokens were given
 	perMinute int                       // requests of a company that are taken; 0: any number
 }
 
 // A xeroFakeCompany is an organisation, with its books.
 type xeroFakeCompany struct {
-	tenant, name, kind   string
-	currency             string
-	periodLock, yearLock businessDate
-	accounts             []*xeroFakeAccount
-	rates                []xeroFakeRate
-	options              []string // of tracking: "category:option"
-	journals             []*xeroFakeJournal
-	taken                []time.Time // the requests of the last minute
+	tenant, name, kind string
+	currency           string
+	periodLock         businessDate
+	accounts           []*xeroFakeAccount
+	rates              []xeroFakeRate
+	options            []string // of tracking: "category:option"
+	journals           []*xeroFakeJournal
+	taken              []time.Time // the requests of the last minute
 }
 
 // xeroFields are the members of an object.
@@ -302,7 +301,6 @@ func (f *xeroFake) giveTokens(r vendorRequest) vendorAnswer {
 }
 
 func (f *xeroFake) newTokens(event, scope string) vendorAnswer {
-	f.given++
 	until := f.now().Add(30 * time.Minute)
 	part := func(v any) string {
 		text, err := json.Marshal(v)
@@ -400,9 +398,6 @@ func (c *xeroFakeCompany) shown() xeroFields {
 		"OrganisationID": c.tenant, "OrganisationStatus": "ACTIVE"}
 	if c.periodLock != "" {
 		shown["PeriodLockDate"] = fakeXeroDate(c.periodLock)
-	}
-	if c.yearLock != "" {
-		shown["EndOfYearLockDate"] = fakeXeroDate(c.yearLock)
 	}
 	return shown
 }
@@ -569,7 +564,7 @@ func (c *xeroFakeCompany) wrongWith(j *xeroFakeJournal) (messages []string) {
 		say("A manual journal must contain at least two lines.")
 	case sum != 0:
 		say("The total debits must equal total credits: they differ by %d.", sum)
-	case j.kind != "Inclusive" && j.kind != "Exclusive" && j.kind != "NoTax":
+	case j.kind != "Inclusive":
 		say("LineAmountTypes is not valid.")
 	case j.status != "DRAFT" && j.status != "POSTED":
 		say("Status is not valid.")
@@ -578,10 +573,8 @@ func (c *xeroFakeCompany) wrongWith(j *xeroFakeJournal) (messages []string) {
 	case err != nil:
 		say("Date is not valid.")
 	}
-	for name, locked := range map[string]string{"period": c.periodLock, "end of year": c.yearLock} {
-		if j.date <= locked {
-			say("The document date cannot be before the %s lock date, currently set at %s.", name, locked)
-		}
+	if j.date <= c.periodLock {
+		say("The document date cannot be before the period lock date, currently set at %s.", c.periodLock)
 	}
 	return messages
 }
@@ -598,7 +591,7 @@ func (f *xeroFake) changeJournal(c *xeroFakeCompany, j *xeroFakeJournal, body []
 	switch change := asked.ManualJournals[0]; {
 	case change.ManualJournalID != j.id:
 		return xeroFakeInvalid("The ids of the path and of the body are not the same.")
-	case j.date <= max(c.periodLock, c.yearLock):
+	case j.date <= c.periodLock:
 		return xeroFakeInvalid("The document date cannot be before the period lock date.")
 	case j.status == "DRAFT" && (change.Status == "DELETED" || change.Status == "POSTED"),
 		j.status == "POSTED" && change.Status == "VOIDED":
@@ -666,9 +659,6 @@ func (f *xeroFake) showLines(c *xeroFakeCompany, j *xeroFakeJournal) []any {
 	for _, l := range j.lines {
 		i := slices.IndexFunc(c.rates, func(r xeroFakeRate) bool { return r.code == l.taxType })
 		tax := vatIn(max(l.amount, -l.amount), c.rates[i].rate)
-		if j.kind == "Exclusive" {
-			tax = portion(max(l.amount, -l.amount), c.rates[i].rate, maxVATRate)
-		}
 		if l.amount < 0 {
 			tax = -tax
 		}
@@ -719,29 +709,9 @@ func (f *xeroFake) void(id string) {
 	})
 }
 
-// edit has the accountant move a cent between the first two lines of a journal.
-func (f *xeroFake) edit(id string) {
-	f.t.Helper()
-	f.on(id, func(j *xeroFakeJournal) {
-		j.lines[0].amount++
-		j.lines[1].amount--
-	})
-}
-
 // lock has the accountant of the first company lock all days up to a date; "": none is.
 func (f *xeroFake) lock(date businessDate) {
 	f.change(0, func(c *xeroFakeCompany) { c.periodLock = date })
-}
-
-// archive has an account of the first company archived.
-func (f *xeroFake) archive(code string) {
-	f.change(0, func(c *xeroFakeCompany) {
-		for _, a := range c.accounts {
-			if a.code == code {
-				a.status = "ARCHIVED"
-			}
-		}
-	})
 }
 
 // journals returns the journals of the first company, in the order in which they were made.
@@ -775,11 +745,4 @@ func (f *xeroFake) revoke() {
 	for _, r := range f.refreshes {
 		r.revokedByUser = true
 	}
-}
-
-// tokensGiven returns how often tokens were given.
-func (f *xeroFake) tokensGiven() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.given
 }

@@ -42,6 +42,7 @@ type vendorRequest struct {
 	query        url.Values
 	header       http.Header
 	body         []byte
+	at           time.Time // by the clock of the fake
 }
 
 // key is its idempotency key.
@@ -112,20 +113,13 @@ func (f *vendorFake) strikes(meddle func(r vendorRequest, acted bool) *vendorFau
 	f.meddle = meddle
 }
 
-// calm has nothing go wrong any more.
-func (f *vendorFake) calm() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	clear(f.faults)
-}
-
 // ServeHTTP answers a request, after and before what goes wrong with it.
 func (f *vendorFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil { // whoever asks has gone
 		return
 	}
-	request := vendorRequest{r.Method, r.URL.Path, r.URL.Query(), r.Header, body}
+	request := vendorRequest{r.Method, r.URL.Path, r.URL.Query(), r.Header, body, f.now()}
 	operation := f.operation(r.Method, r.URL.Path)
 	f.mu.Lock()
 	f.requests = append(f.requests, request)

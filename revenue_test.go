@@ -411,12 +411,24 @@ func sellOutside(t *tx, o *order, method string) error {
 	return second(payOutside(t, anyAccount, o.ID, orderMethod(method), stamp{}, anActor))
 }
 
-// sellAs adds an order and brings it into a state.
-func sellAs(t *tx, o *order, state string) error {
-	if _, err := createOrder(t, o, guest{}, minOrderLife, anActor); err != nil {
+// givesBack refunds an order, and updates its payment as its provider would have reported it.
+func givesBack(t *tx, orderID string, w newRefund) error {
+	o, f, err := refundOrder(t, anyAccount, orderID, w, actorCommand)
+	if err != nil {
 		return err
 	}
-	return bringTo(t, o, state)
+	if err := endRefund(t, o, f, "", actorCommand); err != nil || f.PaymentID == nil {
+		return err
+	}
+	paid, err := t.payment(*f.PaymentID)
+	if err != nil {
+		return err
+	}
+	paid.State, paid.Refunded, paid.DueAt = paymentPartRefunded, paid.Refunded+f.Amount, stamp{}
+	if paid.Refunded == paid.Captured {
+		paid.State = paymentRefunded
+	}
+	return t.savePayment(paid)
 }
 
 // at runs f in a transaction at a time.
@@ -453,13 +465,16 @@ func (s *service) days(want ...string) {
 	}
 }
 
+// Against a guest's late refund, or a provider's late report, who would change a day that is in the books: a frozen
+// day takes nothing more; late facts count on the open day.
 func TestRevenue_lateFactsCountOnTheOpenDayAndLeaveTheFrozenOne(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	var o *order
 	s.at(t, "2026-05-01T12:00:00Z", func(t *tx) error {
 		o = anOrder(s.account)
-		return sellAs(t, o, orderPaid)
+		_, err := createOrder(t, o, guest{}, minOrderLife, anActor)
+		return errors.Join(err, bringTo(t, o, orderPaid))
 	})
 	s.at(t, "2026-05-02T07:00:00Z", func(t *tx) error {
 		t.freezeDay(s.account, "2026-05-01", "CHF")
@@ -679,28 +694,21 @@ func checkCalendar(t *testing.T, c *businessCalendar, around time.Time) {
 	}
 }
 
-// timeOfDay returns the time so many minutes after midnight, as a cut-off.
-func timeOfDay(minutes int) string {
-	return midnight(firstDate).Add(time.Duration(minutes%1440) * time.Minute).Format("15:04")
-}
-
-func TestCalendar_endsTheLastDayOfEveryLeapYear(t *testing.T) {
+func TestCalendar_hasNeitherGapsNorOverlaps(t *testing.T) {
 	t.Parallel()
-	for year := 2028; year < 2130; year += 4 {
+	for year := 2028; year < 2130; year += 4 { // of which package time has the ends of some wrong
 		for _, zone := range zonesThatMove {
 			c := aCalendar(t, zoneSpan{firstDate, zone, "02:01"})
 			checkCalendar(t, c, time.Date(year, 12, 31, 12, 0, 0, 0, time.UTC))
 		}
 	}
-}
-
-func TestCalendar_hasNeitherGapsNorOverlaps(t *testing.T) {
-	t.Parallel()
 	random := random(t, 0)
 	for range size(20, 200) {
 		around := time.Unix(random.Int64N(100*365*24*3600), 0).UTC()
 		span := func(from businessDate) zoneSpan {
-			return zoneSpan{from, zonesThatMove[random.IntN(len(zonesThatMove))], timeOfDay(random.IntN(1440))}
+			minutes := random.IntN(1440)
+			cutOff := fmt.Sprintf("%02d:%02d", minutes/60, minutes%60)
+			return zoneSpan{from, zonesThatMove[random.IntN(len(zonesThatMove))], cutOff}
 		}
 		checkCalendar(t, aCalendar(t, span(firstDate), span(around.Format(time.DateOnly)),
 			span(around.AddDate(0, 0, 1+random.IntN(3)).Format(time.DateOnly))), around)

@@ -481,7 +481,7 @@ func TestPromote_hasEveryEntryLookedForWhoseAnswerIsNotKnown(t *testing.T) {
 	k := newKilledBookkeeper(t, productXero)
 	dates := k.sell(1)
 	k.do("books", "export", "send", k.connection, dates[0])
-	k.killAt("post", killActed, 0)
+	k.killAt("post", killActed)
 	k.serve()
 	k.awaitKill()
 	k.do("promote")
