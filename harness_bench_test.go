@@ -733,7 +733,7 @@ const rowsOfPayouts = 100_000
 
 // newPayoutYear makes a till with a year of payouts, all that is in which is of payments of its account.
 func newPayoutYear(b *testing.B) *till {
-	k := newTill(b, providerStripe, false)
+	k := newTill(b, providerStripe, false, false)
 	_, paid := k.orderOf(k.sell(methodCard, 2000, 50))
 	k.sql(manyRows(rowsOfPayouts)+`INSERT INTO payments (id, order_id, account_id, connection_id, provider, method,
 			state, amount, currency, captured, revision, created_at, intent_id)

@@ -25,7 +25,7 @@ func inSeason(t *testing.T, f func(s *season)) {
 		k := &till{service: shop.service, payouts: &payouts{shop.engine}, provider: providerStripe,
 			connection: shop.connection, ledger: &tillLedger{newDemoLedger("", "", time.Now)}, tests: true}
 		shop.currency, shop.server.ledgers = "SEK", map[string]ledger{productFortnox: k.ledger}
-		k.keepsBooks(true)
+		k.keepsBooks(true, false)
 		k.until(1, 12)
 		f(&season{shop: shop, till: k})
 	})

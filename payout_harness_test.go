@@ -163,9 +163,9 @@ func (l *tillLedger) balance(account string) (sum int64) {
 	return sum
 }
 
-// newTill makes a till at a provider; see atTill. transfer says whether its books have an account of transit. Days and
-// payouts are sent from the first day on.
-func newTill(t testing.TB, vendor string, transfer bool) *till {
+// newTill makes a till at a provider; see atTill. transfer says whether its books have an account of transit; alone,
+// whether each way of paying has a clearing account of its own. Days and payouts are sent from the first day on.
+func newTill(t testing.TB, vendor string, transfer, alone bool) *till {
 	t.Helper()
 	k := &till{provider: vendor, there: &payoutFake{page: 100}}
 	if vendor == providerStripe {
@@ -178,17 +178,17 @@ func newTill(t testing.TB, vendor string, transfer bool) *till {
 	})
 	k.payouts = &payouts{paymentsOf(k.server)}
 	k.connect()
-	k.keepsBooks(transfer)
+	k.keepsBooks(transfer, alone)
 	return k
 }
 
 // keepsBooks connects the account to its books, with a mapping; see newTill.
-func (k *till) keepsBooks(transfer bool) {
+func (k *till) keepsBooks(transfer, alone bool) {
 	k.t.Helper()
 	k.change(func(t *tx) error {
 		setBooksApp(t, k.keys, productFortnox, appSecrets{"client", "secret"})
 		c, err := addBooks(t, k.keys, k.account, productFortnox, func(c *bookConnection) {
-			c.Series, c.Mapping, c.MappingAt = new("W"), tillMapping(transfer, false), t.now
+			c.Series, c.Mapping, c.MappingAt = new("W"), tillMapping(transfer, alone), t.now
 			c.SendFrom, c.PayoutsFrom, c.Tests = new(bookkeeperDay), new(bookkeeperDay), k.tests
 		})
 		k.books = c.ID
@@ -196,8 +196,7 @@ func (k *till) keepsBooks(transfer bool) {
 	})
 }
 
-// tillMapping names an account for all that a till has. alone says whether each way of paying has a clearing account of
-// its own.
+// tillMapping names an account for all that a till has.
 func tillMapping(transfer, alone bool) *bookMapping {
 	m := &bookMapping{Lines: []mappingRule{
 		{Kind: ruleSales, VATRate: ptr(int64(1200)), Account: "3002", Tax: ptr("2621")},
@@ -448,7 +447,7 @@ func (k *till) booked(p payoutReport, part bookPart, state bookExportState, reas
 func atTill(t *testing.T, vendor string, transfer bool, f func(k *till)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		k := newTill(t, vendor, transfer)
+		k := newTill(t, vendor, transfer, false)
 		k.until(1, 12)
 		f(k)
 	})
