@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -33,6 +34,11 @@ func TestHelp_fitsTheTerminalButForACommandThatStandsAlone(t *testing.T) {
 			}
 			for _, command := range quotedCommand.FindAllString(whole, -1) {
 				contains(t, out.String(), strings.Trim(command, " ("))
+			}
+			if line == "help" {
+				for _, topic := range slices.Concat(wholeTopics, nounTopics) {
+					contains(t, out.String(), "  "+topic.name+" ")
+				}
 			}
 			must(t, run(t.Context(), append(strings.Fields(line), "-wide"), getenv, &wide, &wide))
 			equal(t, line+" -wide", wide.String(), whole)
