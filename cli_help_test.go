@@ -13,25 +13,13 @@ import (
 	"unicode/utf8"
 )
 
-// helpLines returns every line that asks for help: for all, for words with which commands begin, for each.
-func helpLines() (lines []string) {
-	lines = []string{"help", "help -all"}
-	for _, c := range allCommands() {
-		for words := strings.Fields(c.name); len(words) > 0; words = words[:len(words)-1] {
-			if line := "help " + strings.Join(words, " "); !slices.Contains(lines, line) {
-				lines = append(lines, line)
-			}
-		}
-	}
-	return lines
-}
-
 // quotedCommand finds commands in quotes, with what is before the quote.
 var quotedCommand = regexp.MustCompile(`(?m)(?:^|[ (])'[a-z]+ [^'\n]*'`)
 
 func TestHelp_fitsTheTerminalButForACommandThatStandsAlone(t *testing.T) {
 	t.Parallel()
-	for _, line := range helpLines() {
+	for _, line := range []string{"help", "help -all", "help license", "help license add", "help books export",
+		"help serve", "help restore", "help token issue", "help order", "help webhook listen"} {
 		whole := runOK(t, strings.Fields(line)...)
 		for _, columns := range []int{45, 80} {
 			getenv := func(name string) string { return map[string]string{"COLUMNS": fmt.Sprint(columns)}[name] }
@@ -46,6 +34,11 @@ func TestHelp_fitsTheTerminalButForACommandThatStandsAlone(t *testing.T) {
 			}
 			for _, command := range quotedCommand.FindAllString(whole, -1) {
 				contains(t, out.String(), strings.Trim(command, " ("))
+			}
+			if line == "help" {
+				for _, topic := range slices.Concat(wholeTopics, nounTopics) {
+					contains(t, out.String(), "  "+topic.name+" ")
+				}
 			}
 			must(t, run(t.Context(), append(strings.Fields(line), "-wide"), getenv, &wide, &wide))
 			equal(t, line+" -wide", wide.String(), whole)
@@ -91,54 +84,72 @@ func TestCompletion_isThatOfBash(t *testing.T) {
 	} {
 		equal(t, strings.Join(words, " "), completed(t, append([]string{"widgetd"}, words...)...), want)
 	}
+	contains(t, runOK(t, "completion", "zsh"), "#compdef widgetd", "widgetd __complete")
 }
 
-func TestCompletion_isAScriptThatEachShellTakes(t *testing.T) {
-	t.Parallel()
-	for _, shell := range []string{"bash", "zsh", "fish"} {
-		t.Run(shell, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "widgetd")
-			must(t, os.WriteFile(path, []byte(runOK(t, "completion", shell)), 0o600))
-			if _, err := exec.LookPath(shell); err != nil {
-				t.Skipf("the script for %s is not tried: %v", shell, err)
-			}
-			if out, err := exec.Command(shell, "-n", path).CombinedOutput(); err != nil || len(out) > 0 {
-				t.Errorf("%v: %s", err, out)
-			}
-		})
-	}
-}
-
-func TestHelp_isManPagesThatLackNothing(t *testing.T) {
-	t.Parallel()
-	dir, again := filepath.Join(t.TempDir(), "man"), t.TempDir()
+// manPages writes the man pages and returns their texts by their names, and where they are.
+func manPages(t *testing.T) (pages map[string]string, dir string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "man")
 	var out bytes.Buffer
 	dated := func(name string) string { return map[string]string{"SOURCE_DATE_EPOCH": "1795000000"}[name] }
-	for _, to := range []string{dir, again} {
-		must(t, run(t.Context(), []string{"help", "-man", to}, dated, &out, &out))
+	must(t, run(t.Context(), []string{"help", "-man", dir}, dated, &out, &out))
+	pages = map[string]string{}
+	for _, page := range dirNames(t, dir) {
+		pages[page] = fileText(t, filepath.Join(dir, page))
 	}
-	pages := dirNames(t, dir)
-	text := func(dir, page string) string {
-		read, err := os.ReadFile(filepath.Join(dir, page))
-		must(t, err)
-		return string(read)
-	}
-	for _, page := range pages {
-		equal(t, page+", written again", text(again, page), text(dir, page))
-		contains(t, text(dir, page), ` 1 "2026-11-18" "widgetd `)
-		for line := range strings.Lines(text(dir, page)) {
-			if strings.HasPrefix(line, "'") || regexp.MustCompile(`^\.[^A-Zabnhr]`).MatchString(line) {
-				t.Errorf("%s: a request that is none: %s", page, line)
-			}
-		}
-	}
+	return pages, dir
+}
+
+// Every form of the help is made of the declarations: what is printed of all and of one, the page of commands in /docs,
+// what 'widgetd help --markdown' prints, and man pages.
+func TestHelp_lacksNothingInAnyForm(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	page := s.get("//docs/commands.md").is(200).body + s.get("//docs/commands-2.md").is(200).body
+	all, reference := runOK(t, "help", "-all"), runOK(t, "help", "--markdown")
+	man, _ := manPages(t)
 	for _, c := range explainedCommands() {
+		contains(t, all, "  "+strings.TrimSuffix(c.name+" "+c.args, " ")+" ", " "+c.help+"\n")
+		contains(t, page, "\n### `widgetd "+c.signature()+"`\n\n"+c.help+".\n")
+		contains(t, reference, "\n| `"+c.signature()+"` | "+markdownCell(c.help)+" |\n")
+		contains(t, man["widgetd.1"], "\n"+manItem(c.name, c.args, c.help))
 		word, _, _ := strings.Cut(c.name, " ")
-		contains(t, text(dir, "widgetd.1"), "\n"+manItem(c.name, c.args, c.help))
-		own := text(dir, "widgetd-"+word+".1")
-		_, own, _ = strings.Cut(own, "\n.SS "+roff("widgetd "+c.signature())+"\n")
+		_, ofMan, _ := strings.Cut(man["widgetd-"+word+".1"], "\n.SS "+roff("widgetd "+c.signature())+"\n")
+		_, onPage, _ := strings.Cut(page, "\n### `widgetd "+c.signature()+"`\n")
+		onPage, _, _ = strings.Cut(onPage, "\n##")
 		for _, o := range c.options {
-			contains(t, own, manItem("-"+o.name, o.value, o.row().line()))
+			contains(t, onPage, "\n- `"+o.signature()+"`: "+o.row().line()+"\n")
+			contains(t, reference, "\n| `"+o.signature()+"` |")
+			contains(t, ofMan, manItem("-"+o.name, o.value, o.row().line()))
+		}
+		equal(t, c.name+" has options", strings.Count(onPage, "\n- `-"), len(c.options))
+		own := runOK(t, append(strings.Fields(c.name), "-h")...)
+		contains(t, own, "widgetd "+c.name, c.help)
+		for _, o := range c.acceptedOptions() {
+			contains(t, own, "\n  "+o.signature()+" ")
+		}
+		equal(t, c.name+" -h has options", len(captures(`(?m)^  (-[a-z-]+)`, own)), len(c.acceptedOptions()))
+	}
+	for _, o := range commonOptions {
+		contains(t, page, "\n- `"+o.signature()+"`: "+o.row().line()+"\n")
+	}
+	for _, o := range allOptions(explainedCommands()) {
+		r := o.general().row()
+		shown := "\n  " + regexp.QuoteMeta(r.name) + " +" + regexp.QuoteMeta(r.line()) + "\n"
+		failIf(t, !regexp.MustCompile(shown).MatchString(all), "help does not list -%s", o.name)
+	}
+}
+
+func TestHelp_isManPages(t *testing.T) {
+	t.Parallel()
+	pages, dir := manPages(t)
+	again, _ := manPages(t)
+	equal(t, "the same, written again", again, pages)
+	for page, text := range pages {
+		contains(t, text, ` 1 "2026-11-18" "widgetd `)
+		if wrong := regexp.MustCompile(`(?m)^('|\.[^A-Zabnhr]).*`).FindString(text); wrong != "" {
+			t.Errorf("%s: a request that is none: %s", page, wrong)
 		}
 	}
 	equal(t, "a text that roff would take for its own", manText(`.so \n-- 'run it' now`),
@@ -146,7 +157,7 @@ func TestHelp_isManPagesThatLackNothing(t *testing.T) {
 	if _, err := exec.LookPath("mandoc"); err != nil {
 		t.Skipf("the man pages are not checked: %v", err)
 	}
-	for _, page := range pages {
+	for page := range pages {
 		if said, err := exec.Command("mandoc", "-Tlint", filepath.Join(dir, page)).CombinedOutput(); err != nil {
 			t.Errorf("%s: %v: %s", page, err, said)
 		}

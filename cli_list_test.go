@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -49,35 +48,46 @@ func fillTables(o *operator) (license string) {
 	return license
 }
 
-// wholeIDs finds the ids of rows in JSON output.
-var wholeIDs = regexp.MustCompile(`"id":"([^"]+)"`)
-
+// A table has 80 columns at most, or as many as it needs where nobody says how many there are; nothing is cut but ids,
+// of which it has the ends, which commands take.
 func TestTable_fitsTerminalsOf80ColumnsWithTheEndsOfIDsAndNothingElseCut(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
 	license := fillTables(o)
-	for _, args := range [][]string{
-		{"license", "list"}, {"license", "show", license}, {"device", "list", license}, {"account", "list"},
-		{"origin", "list"}, {"token", "list"}, {"lead", "list"}, {"events"}, {"widget", "list"}, {"app", "list"},
-		{"key", "list"}, {"stats"}, {"legacy"}, {"base-url"}, {"webhook", "list"}, {"order", "list"},
+	for list, takes := range map[string]string{
+		"license list": "license show", "license show " + license: "", "device list " + license: "device block",
+		"account list": "account show", "origin list": "", "token list": "token revoke", "lead list": "",
+		"event list": "event show", "widget list": "widget snippet", "app list": "app remove -force", "key list": "",
+		"stats": "", "legacy": "", "base-url": "", "webhook list": "", "order list": "",
 	} {
-		ids := wholeIDs.FindAllStringSubmatch(o.do(append(args, "-json")...), -1)
+		args := strings.Fields(list)
+		ids := captures(`"id":"([^"]+)"`, o.do(append(args, "-json")...))
+		out := ""
 		for _, columns := range []string{"80", "45"} {
 			o.env["COLUMNS"] = columns
-			out := o.do(args...)
+			out = o.do(args...)
 			if n := widest(out); columns == "80" && n > 80 {
 				t.Errorf("%q has %d columns:\n%s", args, n, out)
 			}
 			for _, id := range ids {
-				if !strings.Contains(out, id[1][len(id[1])-8:]) {
-					t.Errorf("%q at %s columns lacks %s:\n%s", args, columns, id[1], out)
-				}
+				contains(t, out, id[len(id)-8:])
 			}
-			lacks(t, strings.NewReplacer(" …", "", "… ", "", "…\n", "").Replace(out), "…") // hints of keys and devices
+			// but for hints of keys and devices
+			lacks(t, strings.NewReplacer(" …", "", "… ", "", "…\n", "").Replace(out), "…")
 		}
 		delete(o.env, "COLUMNS")
+		if takes != "" {
+			end := strings.Fields(strings.SplitAfterN(out, "\n", 2)[1])[0]
+			equal(t, "what "+list+" shows", end, ids[0][len(ids[0])-8:])
+			contains(t, o.do(append(args, "-wide")...), ids[0])
+			o.do(append(strings.Fields(takes), end)...)
+		}
 	}
+	contains(t, o.do("license", "list"), license)
+	o.do("account", "set", o.account, "-address", "Hauptgasse 1\n4500 Solothurn\nstate  closed")
+	contains(t, o.do("account", "show", o.account), // in lines
+		"address        Hauptgasse 1\n               4500 Solothurn\n               state  closed\n")
 }
 
 // printedTable returns a table as a terminal of so many columns shows it, at noon of 22 November 2026.
@@ -92,8 +102,15 @@ func printedTable(t testing.TB, columns int, header string, rows ...[]any) strin
 	return out.String()
 }
 
+// Against a tenant, too, whose text would pass for further cells of its row: it has no two spaces in a row.
 func TestTable_printsWhatDoesNotFitBelowItsRow(t *testing.T) {
 	t.Parallel()
+	equal(t, "two spaces between cells only", printedTable(t, 45, "ID STATE REFERENCE TOTAL",
+		[]any{"1", "open", "R-1  total 99999.00 CHF  state\u00a0\u00a0paid", "5.00 CHF"}), `ID  STATE
+1   open
+  reference R-1 total 99999.00 CHF state paid
+  total 5.00 CHF
+`)
 	rows := [][]any{
 		{idCell("wgt_01jea0vpf02dc5k9yk0bjb0af7"), "Lunch", stamp{}, "menu", "x"},
 		{idCell("wgt_01jea0xj182fv928c40bkhmc60"), "Dinner on the terrace", newStamp(bubbleStart), "menu",
@@ -113,70 +130,35 @@ func TestTable_printsWhatDoesNotFitBelowItsRow(t *testing.T) {
 	equal(t, "one column", printedTable(t, 10, "NAME", []any{"Dinner on the terrace"}), "NAME\nDinner on the terrace\n")
 }
 
-// Against a tenant whose text would pass for further cells of its row.
-func TestTable_hasTwoSpacesBetweenCellsOnly(t *testing.T) {
-	t.Parallel()
-	out := printedTable(t, 45, "ID STATE REFERENCE TOTAL",
-		[]any{"1", "open", "R-1  total 99999.00 CHF  state\u00a0\u00a0paid", "5.00 CHF"})
-	equal(t, "at 45 columns", out, `ID  STATE
-1   open
-  reference R-1 total 99999.00 CHF state paid
-  total 5.00 CHF
-`)
+// onTerminal runs the program in a terminal of so many columns, on which somebody types, and returns what it shows.
+func (o *operator) onTerminal(columns int, typed, line string) (shown string, err error) {
+	o.t.Helper()
+	cmd := exec.Command("script", "-qec", fmt.Sprintf("stty cols %d; exec '%s' %s", columns, builtProgram(o.t), line),
+		"/dev/null")
+	cmd.Env = append(os.Environ(), "COLUMNS=200", "WIDGETD_DB="+o.env["WIDGETD_DB"])
+	cmd.Stdin = strings.NewReader(typed)
+	out, err := cmd.Output()
+	return strings.ReplaceAll(string(out), "\r\n", "\n"), err
 }
 
-// TestCommand_asksTheTerminalForItsWidth runs the program in a terminal that is 50 columns wide.
-func TestCommand_asksTheTerminalForItsWidth(t *testing.T) {
+func TestCommand_knowsItsTerminal(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "script", "stty", "sh")
 	o := newOperator(t)
-	cmd := exec.Command("script", "-qec", "stty cols 50; exec '"+builtProgram(t)+"' account list", "/dev/null")
-	cmd.Env = append(os.Environ(), "COLUMNS=200", "WIDGETD_DB="+o.env["WIDGETD_DB"])
-	var out bytes.Buffer
-	cmd.Stdout = &out
-	must(t, cmd.Run())
-	text := strings.ReplaceAll(out.String(), "\r\n", "\n")
+	text, err := o.onTerminal(50, "", "account list")
+	must(t, err)
 	if n := widest(text); n > 50 || !strings.Contains(text, "\n"+o.account[len(o.account)-8:]+"  main ") {
 		t.Errorf("%d columns:\n%s", n, text)
 	}
-}
-
-func TestTable_showsEndsOfIDsThatCommandsTake(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	license := fillTables(o)
-	o.env["COLUMNS"] = "45"
-	for _, c := range []struct{ list, takes string }{
-		{"license list", "license show"}, {"account list", "account show"}, {"widget list", "widget snippet"},
-		{"app list", "app remove -force"}, {"event list", "event show"}, {"device list " + license, "device block"},
-		{"token list", "token revoke"},
-	} {
-		out := o.do(strings.Fields(c.list)...)
-		end := strings.Fields(strings.SplitAfterN(out, "\n", 2)[1])[0]
-		whole := fmt.Sprint(o.objects(strings.Fields(c.list)...)[0]["id"])
-		if len(end) != 8 || !strings.HasSuffix(whole, end) {
-			t.Errorf("%s shows %q for %s:\n%s", c.list, end, whole, out)
-		}
-		contains(t, o.do(append(strings.Fields(c.list), "-wide")...), whole)
-		o.do(append(strings.Fields(c.takes), end)...)
+	text, err = o.onTerminal(45, "", "license show 1234567")
+	if err == nil || !strings.HasPrefix(text, "widgetd: not found: 'widgetd license list'\n") || widest(text) > 45 {
+		t.Errorf("%v %q", err, text)
 	}
-	delete(o.env, "COLUMNS")
-	contains(t, o.do("license", "list"), license)
-}
-
-func TestError_breaksBetweenWordsOnATerminal(t *testing.T) {
-	t.Parallel()
-	programsOrSkip(t, "script", "stty", "sh")
-	o := newOperator(t)
-	cmd := exec.Command("script", "-qec", "stty cols 45; exec '"+builtProgram(t)+"' license show 1234567", "/dev/null")
-	cmd.Env = append(os.Environ(), "WIDGETD_DB="+o.env["WIDGETD_DB"])
-	out, err := cmd.Output()
-	failIf(t, err == nil, "a licence that does not exist was shown")
-	text := strings.ReplaceAll(string(out), "\r\n", "\n")
-	if !strings.HasPrefix(text, "widgetd: not found: 'widgetd license list'\n") || widest(text) > 45 {
-		t.Errorf("%q", text)
-	}
-	equal(t, "elsewhere", fitted("a line that nobody breaks\nand another", 0), "a line that nobody breaks\nand another")
+	o.do("origin", "add", "https://a.example", "-account", o.account)
+	text, err = o.onTerminal(80, "yes\n", "origin remove https://a.example")
+	must(t, err)
+	contains(t, text, "Type yes to go on: ")
+	lacks(t, o.do("origin", "list"), "https://a.example")
 }
 
 func TestText_breaksBetweenWordsAndNeverWithinACommand(t *testing.T) {
@@ -196,14 +178,6 @@ func TestText_breaksBetweenWordsAndNeverWithinACommand(t *testing.T) {
 		equal(t, text, fitted(text, 16), want)
 		equal(t, text+", without a limit", fitted(text, 0), text)
 	}
-}
-
-func TestAccount_isShownWithItsAddressInLines(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	o.do("account", "set", o.account, "-address", "Hauptgasse 1\n4500 Solothurn\nstate  closed")
-	contains(t, o.do("account", "show", o.account),
-		"address        Hauptgasse 1\n               4500 Solothurn\n               state  closed\n")
 }
 
 func TestID_mayBeNamedByItsEnd(t *testing.T) {
@@ -228,43 +202,29 @@ func TestID_mayBeNamedByItsEnd(t *testing.T) {
 			t.Errorf("%s is a wrong command line", typed)
 		}
 	}
-	contains(t, o.do("license", "set", "9d1398", `{"plan":"pro"}`), id+" is active\n")
-	equal(t, "plan", o.object("license", "show", "9D1398")["plan"], any("pro"))
 	contains(t, o.do("license", "suspend", "9d1398"), id+" is suspended\n")
 	contains(t, o.do("event", "list", "-license", "…9d1398", "-wide"), "license.suspended")
 	err := o.fails("-license: no id of the kind lic_… ends in \"9d1399\"", "events", "-license", "9d1399")
 	failIf(t, errors.As(err, new(usageError)), "a licence that does not exist is a wrong command line")
-}
-
-func TestID_whoseEndSeveralHaveIsAskedFor(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	var all []string
-	o.change(func(t *tx) error {
-		for i := range 12 {
-			id := fmt.Sprintf("wgt_01jea0vpf02dc5k9yk%02db0af78", i)
-			all = append(all, id)
-			t.exec(`INSERT INTO widgets (id, account_id, name, created_at) VALUES (?, ?, ?, ?)`,
-				id, o.account, fmt.Sprint("widget ", i), t.now)
-		}
-		return nil
-	})
-	err := o.fails(`several ids end in "b0af78"; give more of the one that you mean: `+strings.Join(all[:10], " ")+
-		" and others", "widget", "rename", "b0af78", "Lunch")
-	failIf(t, !errors.As(err, new(usageError)), "%v is no usage error", err)
-	err = o.fails(`several ids end in "b0af78"`, "stats", "-widget", "b0af78")
-	failIf(t, !errors.As(err, new(usageError)), "%v is no usage error", err)
-	o.do("widget", "rename", "k07b0af78", "Lunch")
-	equal(t, "names", slices.Contains(column(o.objects("widget", "list"), "name"), any("Lunch")), true)
-}
-
-func TestKey_mayBeNamedByTheEndOfItsKid(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
 	kid := o.objects("key", "list")[0]["kid"].(string)
 	// Behind "--", since one in 64 ends begins with a minus.
 	o.fails("this is the signing key", "key", "retire", "--", kid[len(kid)-6:])
 	o.fails("there is no such key", "key", "retire", "--", kid[len(kid)-5:])
+	var widgets []string // whose end several have
+	o.change(func(t *tx) error {
+		for i := range 12 {
+			widgets = append(widgets, fmt.Sprintf("wgt_01jea0vpf02dc5k9yk%02db0af78", i))
+			t.exec(`INSERT INTO widgets (id, account_id, name, created_at) VALUES (?, ?, ?, ?)`,
+				widgets[i], o.account, fmt.Sprint("widget ", i), t.now)
+		}
+		return nil
+	})
+	for _, command := range []string{"widget rename b0af78 Lunch", "stats -widget b0af78"} {
+		err := o.fails(`several ids end in "b0af78"; give more of the one that you mean: `+
+			strings.Join(widgets[:10], " ")+" and others", strings.Fields(command)...)
+		failIf(t, !errors.As(err, new(usageError)), "%v is no usage error", err)
+	}
+	contains(t, o.do("widget", "rename", "k07b0af78", "Lunch"), widgets[7])
 }
 
 // tellingEnv returns an env whose standard error is one, of so many columns, and what it is sent.
@@ -276,6 +236,8 @@ func tellingEnv(columns string) (*env, *strings.Builder) {
 
 func TestProgress_tellsOnOneLineWhatLastsMoreThanTwoSeconds(t *testing.T) {
 	t.Parallel()
+	file := filepath.Join(t.TempDir(), "copy.db")
+	writeFile(t, file, strings.Repeat("x", 750))
 	synctest.Test(t, func(t *testing.T) {
 		e, sent := tellingEnv("")
 		lines := func() []string { // since it was asked last
@@ -305,31 +267,16 @@ func TestProgress_tellsOnOneLineWhatLastsMoreThanTwoSeconds(t *testing.T) {
 		p.at(1234, 0)
 		time.Sleep(1200 * time.Millisecond)
 		equal(t, "of an unknown number", last(), "checking: 1234 rows, 2s")
+		failIf(t, e.progress("inside") != nil, "two tell at once")
+		p.step("copying the database", file, 1000) // by the size of a file that grows
+		time.Sleep(1200 * time.Millisecond)
+		contains(t, last(), "copying the database: 75 %")
 		p.end()
 		equal(t, "at the end", lines(), []string{""})
 		p.end()
 		time.Sleep(time.Minute)
 		e.note("a line behind\n")
 		equal(t, "behind the end", sent.String(), "a line behind\n")
-	})
-}
-
-func TestProgress_tellsByTheSizeOfAFileThatGrows(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "copy.db")
-	writeFile(t, file, strings.Repeat("x", 750))
-	synctest.Test(t, func(t *testing.T) {
-		e, sent := tellingEnv("30")
-		p := e.progress("")
-		p.step("copying the database", file, 1000)
-		if inner := e.progress("inside"); inner != nil {
-			t.Error("two tell at once")
-		}
-		time.Sleep(6100 * time.Millisecond)
-		p.end()
-		if line := strings.Split(sent.String(), clearLine)[3]; line != "copying the database: 75 %" {
-			t.Errorf("%q", line)
-		}
 	})
 }
 
@@ -348,19 +295,6 @@ func TestProgress_fitsItsLine(t *testing.T) {
 		"reading "+printable("\x1b[2Ja\nb")+": 1s")
 	equal(t, "more than all", progressText("a", 11, 10, time.Second, 0), "a: 100 %, 1s")
 	equal(t, "too little to tell", progressText("a", 1, 100, time.Hour, 0), "a: 1 %, 1h0m0s")
-}
-
-func TestProgress_needsATerminal(t *testing.T) {
-	t.Parallel()
-	var sent strings.Builder
-	e := &env{stderr: &sent, now: time.Now, getenv: func(string) string { return "" }}
-	p := e.progress("copying")
-	p.step("checking", "", 0)
-	p.at(1, 2)
-	p.end()
-	if p != nil || sent.Len() > 0 {
-		t.Errorf("%q", sent.String())
-	}
 }
 
 func TestProgress_isToldByWhatLasts(t *testing.T) {

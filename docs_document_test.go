@@ -4,14 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"go/ast"
-	"go/parser"
 	"go/token"
 	"html"
 	"html/template"
 	"math"
-	"net/http"
-	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -19,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 )
 
 // What /docs shows of the OpenAPI document, in the order of the document.
@@ -186,7 +183,7 @@ func (d *apiDocument) call(path string, item *jsonValue, method string, op *json
 		}
 	}
 	schema, _ := d.follow(bodyOf(op).at("schema"))
-	c.Body = d.allMembers(schema)
+	c.Body = d.membersOf(schema, true)
 	for _, m := range op.at("responses").members {
 		c.Answers = append(c.Answers, d.answer(m.name, &m.value))
 	}
@@ -238,20 +235,16 @@ func (d *apiDocument) objects() (all []docsObject) {
 		}
 	}
 	for _, m := range d.all.at("components", "schemas").members {
-		if members := d.members(&m.value); len(members) > 0 && !bodies[m.name] {
+		if members := d.membersOf(&m.value, false); len(members) > 0 && !bodies[m.name] {
 			all = append(all, docsObject{"object-" + m.name, m.name, d.textOf(&m.value), members})
 		}
 	}
 	return all
 }
 
-// members returns the members of an object, those of objects within it as "device.name" unless these have a name of
-// their own, and those of all parts of an allOf.
-func (d *apiDocument) members(schema *jsonValue) []docsMember { return d.membersOf(schema, false) }
-
-// allMembers is like members, with those of all objects within it: what a request can have is shown with its call.
-func (d *apiDocument) allMembers(schema *jsonValue) []docsMember { return d.membersOf(schema, true) }
-
+// membersOf returns the members of an object, those of objects within it as "device.name" unless these have a name of
+// their own, and those of all parts of an allOf; with named those of all objects within it: what a request can have is
+// shown with its call.
 func (d *apiDocument) membersOf(schema *jsonValue, named bool) (all []docsMember) {
 	for i := range schema.at("allOf").list {
 		part, _ := d.follow(&schema.at("allOf").list[i])
@@ -279,7 +272,7 @@ func (d *apiDocument) membersOf(schema *jsonValue, named bool) (all []docsMember
 // typeOf says in words what a schema allows: "text, at most 254 characters".
 func (d *apiDocument) typeOf(schema *jsonValue) template.HTML {
 	target, name := d.follow(schema)
-	if name != "" && len(d.members(target)) > 0 {
+	if name != "" && len(d.membersOf(target, false)) > 0 {
 		return template.HTML(`<a href="#object-` + html.EscapeString(name) + `">` + html.EscapeString(name) + `</a>`)
 	}
 	for _, choice := range []string{"oneOf", "anyOf"} {
@@ -348,21 +341,14 @@ func (d *apiDocument) kindOf(kind string, schema *jsonValue) template.HTML {
 			if limit.name == "maximum" && schema.at("minimum").kind == jsonNumber {
 				separator = " "
 			}
-			out += template.HTML(separator + limit.before + html.EscapeString(grouped(n.text)) + limit.after)
+			digits := n.text
+			if len(digits) > 4 {
+				digits = groupDigits(digits, ",")
+			}
+			out += template.HTML(separator + limit.before + html.EscapeString(digits) + limit.after)
 		}
 	}
 	return out
-}
-
-// grouped writes a whole number of five digits or more with commas: "1,000,000".
-func grouped(digits string) string {
-	if len(digits) < 5 {
-		return digits
-	}
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
 }
 
 // curl returns a shell command that makes a call with the first example of the document.
@@ -526,48 +512,6 @@ func prose(text string) template.HTML {
 	return template.HTML(out.String())
 }
 
-// linesOfTwins returns the blocks of lines in a page, and those in its twin in Markdown.
-func linesOfTwins(s *service, page string) (inPage, inTwin []string) {
-	for _, block := range captures(`(?s)<pre[^>]*><code>(.*?)</code></pre>`, page) {
-		inPage = append(inPage, strings.TrimRight(html.UnescapeString(block), "\n"))
-	}
-	for twin := captures(`<link rel="alternate" type="text/markdown" href="(/docs[^"]*)"`, page); len(twin) > 0; {
-		text := s.get("/" + twin[0]).is(200).has("Content-Type: text/markdown; charset=utf-8").body
-		if n := len([]rune(text)); n >= 50_000 {
-			s.t.Errorf("%s has %d characters, which readers cut off", twin[0], n)
-		}
-		prose := regexp.MustCompile("(?s)```\n.*?\n```").ReplaceAllString(text, "")
-		if !strings.HasPrefix(text, "# ") || strings.Contains(text, "«") || strings.Contains(prose, "\n<") {
-			s.t.Errorf("%s is no Markdown, or has marks:\n%.300s", twin[0], text)
-		}
-		inTwin = append(inTwin, captures("(?s)(?:^|\n)```\n(.*?)\n```\n", text)...)
-		twin = captures(`\nIt goes on at http://127\.0\.0\.1:8080(/docs/[a-z0-9-]+\.md)\n`, text)
-	}
-	return inPage, inTwin
-}
-
-func TestDocs_everyPageHasATwinInMarkdownWithTheSameLines(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	s := newService(t)
-	for _, path := range docsPaths(s) {
-		page := s.get("/" + path).is(200).body
-		inPage, inTwin := linesOfTwins(s, page)
-		if path == "/docs/all" {
-			if inTwin != nil {
-				t.Error("the page with everything has a twin")
-			}
-			continue
-		}
-		slices.Sort(inPage)
-		slices.Sort(inTwin)
-		if !slices.Equal(inPage, inTwin) {
-			t.Errorf("%s has %d blocks and its twin %d, or others", path, len(inPage), len(inTwin))
-		}
-		contains(t, page, `<a href="`+path+`.md">this page as Markdown</a>`)
-	}
-}
-
 func TestDocs_sendTheTwinToWhoNamesIt(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -621,17 +565,21 @@ func TestDocs_guideForProgramsNamesEveryTwin(t *testing.T) {
 		t.Errorf("it has %d titles, or no one sentence, or %d bytes", n, len(guide))
 	}
 	named := captures(`(?m)^- \[[^\]]+\]\(http://127\.0\.0\.1:8080(/docs[^)]*\.md)\): \S`, guide)
-	for _, path := range named {
-		s.get("/" + path).is(200)
-	}
-	for _, path := range docsPaths(s) {
-		if path != "/docs/all" && !slices.Contains(named, path+".md") {
-			t.Errorf("it does not name %s", path)
+	for path, page := range docsPages(t) {
+		if path != "/" && path != "/docs/all" {
+			failIf(t, !slices.Contains(named, path+".md"), "it does not name %s", path)
+			contains(t, page.body, `<a href="`+path+`.md">this page as Markdown</a>`)
 		}
 	}
 	links := map[string]bool{}
 	for _, path := range named {
-		for _, link := range captures(`\]\(http://127\.0\.0\.1:8080(/[^)#]*)`, s.get("/"+path).body) {
+		text := s.get("/" + path).is(200).has("Content-Type: text/markdown; charset=utf-8").body
+		prose := regexp.MustCompile("(?s)```\n.*?\n```").ReplaceAllString(text, "")
+		if !strings.HasPrefix(text, "# ") || strings.Contains(text, "«") || strings.Contains(prose, "\n<") ||
+			utf8.RuneCountInString(text) >= 50_000 {
+			t.Errorf("%s is no Markdown, has marks, or more than readers take:\n%.300s", path, text)
+		}
+		for _, link := range captures(`\]\(http://127\.0\.0\.1:8080(/[^)#]*)`, text) {
 			links[link] = true
 		}
 	}
@@ -640,106 +588,72 @@ func TestDocs_guideForProgramsNamesEveryTwin(t *testing.T) {
 	}
 }
 
-// TestDocs_findWhatIsAsked types questions into the box of a page, as a reader does, and presses Enter.
+// TestDocs_findWhatIsAsked types questions into the box of a page, whatever is in its address, as a reader does.
 func TestDocs_findWhatIsAsked(t *testing.T) {
 	t.Parallel()
 	takesLong(t, "looks at many pages in a browser")
 	programsOrSkip(t, "chromium", "chromedriver")
 	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
 	b := startBrowser(t)
-	b.open(root + "/docs/limits")
+	b.open(root + "/docs/limits#100%")
 	for question, want := range map[string]string{
 		"what do I do about seat_limit_reached": "/docs/problems#seat_limit_reached",
 		"how do I verify a webhook in Python":   "/docs/webhooks#webhooks-verify",
-		"which scope reads orders":              "/docs/tokens#tokens",
 		"pagination":                            "/docs/bodies#bodies",
 		"api key":                               "/docs/tokens#tokens",
 		"test card":                             "/docs/orders#payments-walk",
-		"sandbox":                               "/docs#start",
-		"TWINT":                                 "/docs/orders#payments-amounts",
 		"refund part of an order":               "/docs/calls-orders#call-refundOrder",
-		"rate limit":                            "/docs/limits#limits",
-		"cors":                                  "/docs/browsers#browsers",
-		"next_cursor":                           "/docs/bodies#bodies",
-		"pay_url":                               "/docs/orders#payments",
-		"invalid_email":                         "/docs/problems#entry-invalid_email",
 		"xero":                                  "/docs/bookkeeping#bookkeeping-xero",
 		"typescript client":                     "/docs/clients#clients",
 
-		// With / and Enter these are six keys, so they must be the first place.
-		"seat": "/docs/licences#licences", // guides come before codes
-		"veri": "/docs/webhooks#webhooks-verify",
-		"scop": "/docs/tokens#tokens",
+		// With / and Enter these are few keys, so they must be the first place.
+		"^seat":            "/docs/licences#licences", // guides come before codes
+		"^veri":            "/docs/webhooks#webhooks-verify",
+		"^menu that takes": "/docs/ordering",
+		"^Lizenz":          "/docs/licences",
+		"^rate_limited":    "/docs/problems",
 	} {
-		found := b.await(`const [question, done] = arguments, input = document.querySelector("#find");
-			document.querySelector("#found").replaceChildren(); // of the question before
-			input.blur();
-			dispatchEvent(new KeyboardEvent("keydown", { key: "/" }));
-			if (document.activeElement != input) return done("/ does not lead to the box");
-			input.value = question;
-			input.dispatchEvent(new Event("input"));
-			const look = () => {
-				const all = [...document.querySelectorAll("#found a")];
-				all.length ? done(all.slice(0, 4).map(a => a.pathname + a.hash).join(" ")) : setTimeout(look, 20);
-			};
-			look();`, question)
-		places := strings.Fields(found.(string))
-		if question == "seat" || question == "veri" || question == "scop" {
+		typed, first := strings.CutPrefix(question, "^")
+		places := b.placesFound(typed)
+		if first {
 			places = places[:1]
 		}
-		if !slices.Contains(places, want) {
-			t.Errorf("%q leads to %s, want %s among them", question, found, want)
+		if !slices.ContainsFunc(places, func(place string) bool { return strings.HasPrefix(place, want) }) {
+			t.Errorf("%q leads to %s, want %s among them", question, places, want)
 		}
 	}
+	equal(t, "all places, each in a line", b.await(`const [done] = arguments, found = document.querySelector("#found");
+		document.querySelector("#find").value = "order";
+		document.querySelector("#find").dispatchEvent(new Event("input"));
+		const look = () => found.children.length > 100 && found.className == "all" ? done(true) : setTimeout(look, 20);
+		const ask = () => {
+			if (!/^Show all/.test(found.lastChild.textContent)) return setTimeout(ask, 20);
+			found.lastChild.click();
+			look();
+		};
+		ask();`), any(true))
 	at := b.await(`const [done] = arguments, input = document.querySelector("#find");
-		const press = key => input.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-		press("ArrowDown");
-		press("ArrowUp");
-		press("Enter");
+		for (const key of ["ArrowDown", "ArrowUp", "Enter"])
+			input.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
 		setTimeout(() => done(location.pathname != "/docs/limits" || document.querySelector("#found").hidden), 500);`)
 	equal(t, "Enter goes there", at, any(true))
 }
 
-// TestDocs_startWorksForATenantOfAServiceThatIsNoDemo pastes the lines of the start page, with what its box says is to
-// be put in place.
-func TestDocs_startWorksForATenantOfAServiceThatIsNoDemo(t *testing.T) {
-	t.Parallel()
-	programsOrSkip(t, "curl", "sh", "jq")
-	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.outboundAllow = demoOutbound })
-	s.atItsBase()
-	tenant := s.addAccount("Trattoria")
-	s.change(func(t *tx) error { return addOrigin(t, tenant, "https://lunch.example", anActor) })
-	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	t.Cleanup(receiver.Close)
-	page := s.get("//docs").is(200).body
-	box := captures(`put your own in place of((?: <code>[A-Z_]+</code>)+)`, page)
-	if len(box) != 1 {
-		t.Fatal("the start page has no box that names what is to be put in place")
-	}
-	own := strings.NewReplacer("https://YOUR_SITE", "https://lunch.example", "https://YOUR_RECEIVER/", receiver.URL+"/")
-	token := s.token(tenant, demoScopes)
-	for path, want := range map[string]string{"call": `"status":"pass"`, "webhook": `whsec_`,
-		"order": `"pay_url":"http`, "oauth": `"access_token":"eyJ`} {
-		dir := t.TempDir()
-		steps := captures(`(?s)<pre class="(?:curl )?step" data-path="`+path+`"[^>]*><code>(.*?)</code>`, page)
-		for i, line := range steps {
-			if i > 0 && path != "oauth" { // what follows waits for a guest, or for a receiver at the address
-				break
-			}
-			line = "cd " + dir + "; TOKEN=" + token + "; " + own.Replace(html.UnescapeString(line))
-			if path == "webhook" {
-				line += "\nprintf %s \"$HOOK\""
-			}
-			out := runProgram(t, "sh", "-c", line)
-			if last := i > 0 || path != "oauth"; last && !strings.Contains(out, want) {
-				t.Errorf("%s prints %s, want %s", path, out, want)
-			}
-		}
-	}
-	for _, word := range []string{"YOUR_SITE", "YOUR_RECEIVER"} {
-		contains(t, box[0], word)
-	}
-	contains(t, page, "without money, start <code>widgetd demo</code>")
+// placesFound types a question into the box and returns the first places that it leads to.
+func (b *browser) placesFound(question string) []string {
+	b.t.Helper()
+	return strings.Fields(b.await(`const [question, done] = arguments, input = document.querySelector("#find");
+		document.querySelector("#found").replaceChildren(); // of the question before
+		input.blur();
+		dispatchEvent(new KeyboardEvent("keydown", { key: "/" }));
+		if (document.activeElement != input) return done("/ does not lead to the box");
+		input.value = question;
+		input.dispatchEvent(new Event("input"));
+		const look = () => {
+			const all = [...document.querySelectorAll("#found a")];
+			all.length ? done(all.slice(0, 4).map(a => a.pathname + a.hash).join(" ")) : setTimeout(look, 20);
+		};
+		look();`, question).(string))
 }
 
 // A goSource is what the comments of the program say: the prose of the OpenAPI document.
@@ -761,27 +675,20 @@ var goComments = sync.OnceValue(func() *goSource {
 		above: map[string]map[int]string{}, funcs: map[string]string{}, types: map[string]string{},
 		fields: map[string]map[string]string{}, members: map[string]map[string]string{},
 		unnamed: map[string]bool{}, embedded: map[string][]string{}}
-	names, _ := filepath.Glob("*.go")
-	for _, name := range names {
-		if !strings.HasSuffix(name, "_test.go") {
-			src.read(name)
-		}
+	program, err := parseSource()
+	if err != nil {
+		panic(err)
+	}
+	for _, f := range program.files {
+		src.read(program.fset, f)
 	}
 	return src
 })
 
 // read adds the comments of a file.
-func (src *goSource) read(name string) {
-	set := token.NewFileSet()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		panic(err)
-	}
-	f, err := parser.ParseFile(set, name, text, parser.ParseComments)
-	if err != nil {
-		panic(err)
-	}
-	lines, beside, above := strings.Split(string(text), "\n"), map[int]string{}, map[int]string{}
+func (src *goSource) read(set *token.FileSet, of sourceFile) {
+	name, f := of.name, of.tree
+	lines, beside, above := strings.Split(of.text, "\n"), map[int]string{}, map[int]string{}
 	src.lines[name], src.beside[name], src.above[name] = lines, beside, above
 	for _, c := range f.Comments {
 		from, to := set.Position(c.Pos()), set.Position(c.End())

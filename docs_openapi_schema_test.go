@@ -221,7 +221,8 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 	}
 	rest, legacy := strings.CutPrefix(path, legacyPrefix)
 	legacy = legacy && !inBase
-	ended := child(legacyOperation().node, "responses", "410")
+	past, _ := findOperation("GET", legacyPrefix+"x", true)
+	ended := child(past.node, "responses", "410")
 	if legacy {
 		path, faults = "/"+rest, judgeHeaders(ended, header, false)
 	}
@@ -350,11 +351,6 @@ func judgePage(status int, header http.Header, body []byte) (faults []string) {
 		}
 	}
 	return faults
-}
-
-func legacyOperation() *operation {
-	op, _ := findOperation("GET", legacyPrefix+"x", true)
-	return op
 }
 
 // headersOf returns the headers of a response by name. Problems have theirs as x-headers, since oapi-codegen makes a

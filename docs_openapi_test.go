@@ -29,69 +29,8 @@ var routesByPattern = sync.OnceValue(func() map[string]*route {
 	return all
 })
 
-func TestOpenAPI_hasEveryRouteAndNoOther(t *testing.T) {
-	t.Parallel()
-	var want, got []string
-	for _, w := range modulesOf(nouns(), &server{authenticator: &authenticator{}, monotonic: time.Now}) {
-		for _, r := range w.routes {
-			if r.page == "" {
-				want = append(want, r.pattern)
-			}
-		}
-		for _, root := range w.roots {
-			if path := root.path; root.page {
-				continue
-			} else if strings.HasSuffix(path, "/") {
-				want = append(want, "root GET "+path+"{path}", "root POST "+path+"{path}")
-			} else if path != "/openapi.json" && path != "/llms.txt" { // a route as well, so its path has both servers
-				if root.ofBase {
-					path += documentPath
-				}
-				want = append(want, "root GET "+path)
-			}
-		}
-	}
-	ids := map[string]bool{}
-	for _, o := range operations() {
-		name := o.name()
-		if o.atRoot {
-			name = "root " + name
-		}
-		got = append(got, name)
-		if ids[o.id()] || !matches(`^[a-z][a-zA-Z]+$`, o.id()) {
-			t.Errorf("%s: operationId %q", name, o.id())
-		}
-		ids[o.id()] = true
-	}
-	slices.Sort(want)
-	slices.Sort(got)
-	if !slices.Equal(want, got) {
-		t.Errorf("the service has\n%s\nand the document\n%s", strings.Join(want, "\n"), strings.Join(got, "\n"))
-	}
-}
-
 // takesBody reports whether requests of a method have a body.
 func takesBody(method string) bool { return slices.Contains([]string{"POST", "PATCH", "PUT"}, method) }
-
-func TestOpenAPI_showsEveryProblemSomewhere(t *testing.T) {
-	t.Parallel()
-	used := map[string]bool{}
-	for _, o := range operations() {
-		for _, response := range o.responses() {
-			for _, code := range texts(response, "x-problem-codes") {
-				used[code] = true
-			}
-		}
-	}
-	for status := range child(openapiDocument(), "x-common-responses") {
-		used[texts(child(openapiDocument(), "x-common-responses", status), "x-problem-codes")[0]] = true
-	}
-	for _, c := range problemsOf(nouns()) {
-		if !used[c.name] || c.remedy == "" {
-			t.Errorf("no response has the code %s, or nothing is said of what to do about it", c.name)
-		}
-	}
-}
 
 // TestOpenAPI_describesWhatIsPostedToWebhooks holds the examples of the member webhooks against their schemas, and
 // against the signature that they show.
@@ -312,57 +251,63 @@ func (f *exampleFixture) refusalOf(o *operation, body any, m bodyMember, value a
 	return ""
 }
 
+// tries sends values to a place, a member of a body or a parameter: those that break its schema must be refused under a
+// code that says so, and those that fit must not be. It returns how many there were.
+func tries(t *testing.T, at string, breaks, fits map[string]any, refusal func(value any) (code string)) int {
+	t.Helper()
+	for what, value := range breaks {
+		if code := refusal(value); !matches("^("+codesOfBreaks[what]+")$", code) {
+			t.Errorf("%s answers %s with %q", at, what, code)
+		}
+	}
+	for what, value := range fits {
+		if code := refusal(value); code != "" {
+			t.Errorf("%s refuses %s: %s", at, what, code)
+		}
+	}
+	return len(breaks) + len(fits)
+}
+
 func TestOpenAPI_bodyMembersAreJudgedAsTheirSchemasSay(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	f := newExampleFixture(t)
-	tried := 0
+	f, tried := newExampleFixture(t), 0
 	for _, o := range operations() {
 		members := bodyMembers(o)
 		if len(members) == 0 || o.atRoot {
 			continue
 		}
-		base, before := f.fill(firstExample(o)), f.dump()
-		for _, m := range members {
-			breaks, _ := edges(m.schema)
-			if slices.Contains(ofKind, m.pointer()) {
-				breaks["null"] = nil
-			}
-			if m.required || slices.Contains(append(unless, ofKind...), o.name()+" "+m.pointer()) {
-				breaks["its absence"] = absent{}
-			}
-			for what, value := range breaks {
-				if code := f.refusalOf(o, base, m, value); !matches("^("+codesOfBreaks[what]+")$", code) {
-					t.Errorf("%s answers %s as %s with %q", o.name(), what, m.pointer(), code)
-				}
-			}
-			tried += len(breaks)
-		}
-		f.unchanged(before)
-		if !routeOf(o).careful {
-			members = append(members, bodyMember{names: []string{"of_a_later_version"}})
+		base := f.fill(firstExample(o))
+		ask := func(m bodyMember) func(any) string {
+			return func(value any) string { return f.refusalOf(o, base, m, value) }
 		}
 		for _, m := range members {
-			_, fits := edges(m.schema)
+			breaks, fits := edges(m.schema)
+			at := o.name() + " " + m.pointer()
+			ofItsKind, notAlone := slices.Contains(ofKind, m.pointer()), slices.Contains(unless, at)
 			if slices.Contains(beyond, m.pointer()) {
 				delete(fits, "the largest number")
 			}
-			if slices.Contains(ofKind, m.pointer()) || slices.Contains(unless, o.name()+" "+m.pointer()) {
+			switch {
+			case ofItsKind:
 				delete(fits, "null")
-			} else if !m.required && !slices.Contains(unless, o.name()+" "+m.pointer()) {
+				breaks["null"] = nil
+			case m.required || notAlone:
+				breaks["its absence"] = absent{}
+			default:
 				fits["its absence"] = absent{}
 			}
-			for what, value := range fits {
-				if code := f.refusalOf(o, base, m, value); code != "" {
-					t.Errorf("%s refuses %s as %s: %s", o.name(), what, m.pointer(), code)
-				}
+			if notAlone {
+				delete(fits, "null")
 			}
-			tried += len(fits)
+			tried += tries(t, at, breaks, fits, ask(m))
+		}
+		if !routeOf(o).careful {
+			later := bodyMember{names: []string{"of_a_later_version"}}
+			tried += tries(t, o.name(), nil, map[string]any{"an unknown member": 1}, ask(later))
 		}
 	}
-	if tried < 200 {
-		t.Errorf("sent %d bodies only", tried)
-	}
+	failIf(t, tried < 200, "sent %d bodies only", tried)
 }
 
 func TestOpenAPI_parametersAreJudgedAsTheirSchemasSay(t *testing.T) {
@@ -372,6 +317,9 @@ func TestOpenAPI_parametersAreJudgedAsTheirSchemasSay(t *testing.T) {
 	for _, o := range operations() {
 		for _, p := range o.params {
 			name, schema := p["name"].(string), child(p, "schema")
+			for _, fault := range checkSchema(schema, p["example"], name, true) {
+				t.Errorf("%s: the example of a parameter: %s", o.name(), fault)
+			}
 			if p["in"] != "query" {
 				continue
 			}
@@ -379,39 +327,26 @@ func TestOpenAPI_parametersAreJudgedAsTheirSchemasSay(t *testing.T) {
 			if takesBody(o.method) {
 				body = encode(f.fill(firstExample(o)))
 			}
-			judge := func(value any, want string) {
-				t.Helper()
-				tried++
+			breaks, fits := edges(schema)
+			for _, ofBodies := range []string{"a wrong type", "null"} {
+				delete(breaks, ofBodies)
+				delete(fits, ofBodies)
+			}
+			fits["the example"] = f.fillText(fmt.Sprint(p["example"]))
+			tried += tries(t, o.name()+" ?"+name, breaks, fits, func(value any) (code string) {
 				query := "?" + queryOf(name, fmt.Sprint(value))
 				a := f.do(o.method, f.pathOf(o)+query, body, f.headersOf(o)...)
-				code := ""
 				if a.status == 422 {
 					for _, w := range a.wrong() {
 						code += strings.TrimPrefix(w, "?"+name+" ")
 					}
 				}
-				if !matches("^("+want+")$", code) {
-					t.Errorf("%s %s: %q, want %q: %d %s", o.name(), query, code, want, a.status, a.body)
-				}
-			}
-			breaks, fits := edges(schema)
-			delete(breaks, "a wrong type")
-			delete(breaks, "null")
-			delete(fits, "null")
-			for what, value := range breaks {
-				judge(value, codesOfBreaks[what])
-			}
-			for _, value := range fits {
-				judge(value, "")
-			}
-			if p["required"] == true {
-				t.Errorf("%s: the parameter %s is required", o.name(), name)
-			}
+				return code
+			})
+			failIf(t, p["required"] == true, "%s: the parameter %s is required", o.name(), name)
 		}
 	}
-	if tried < 60 {
-		t.Errorf("sent %d queries only", tried)
-	}
+	failIf(t, tried < 60, "sent %d queries only", tried)
 }
 
 // encode returns a value as JSON.
@@ -558,7 +493,7 @@ func (f *exampleFixture) nextOrder(state string) {
 func (f *exampleFixture) addApps() {
 	f.t.Helper()
 	text := func(example, member string) string {
-		return exampleValue(f.t, operationByID(f.t, "issueTokens"), example).(node)[member].(string)
+		return child(bodyExamples(operationByID(f.t, "issueTokens")), example, "value")[member].(string)
 	}
 	browser, _ := f.registerApp(inBrowsers)
 	own, secret := f.registerApp(func(p *app) { p.OwnScope = ptr(scopeOrders) })
@@ -591,15 +526,6 @@ func bodyTypeOf(o *operation) string {
 // bodyExamples returns the examples of an operation's body, by name.
 func bodyExamples(o *operation) node {
 	return child(o.node, "requestBody", "content", bodyTypeOf(o), "examples")
-}
-
-func exampleValue(t testing.TB, o *operation, name string) any {
-	t.Helper()
-	example := child(bodyExamples(o), name)
-	if example == nil {
-		t.Fatalf("%s has no example %s", o.name(), name)
-	}
-	return example["value"]
 }
 
 // firstExample returns the example of a body with the most members.
@@ -651,23 +577,6 @@ func (f *exampleFixture) headersOf(o *operation) (headers []string) {
 		headers = append(headers, "Origin: "+p["example"].(string))
 	}
 	return headers
-}
-
-func (f *exampleFixture) sendTo(o *operation, path string, body any, headers ...string) node {
-	f.t.Helper()
-	text := sentBody(o, body)
-	if text != "" {
-		headers = append(headers, "Content-Type: "+bodyTypeOf(o))
-	}
-	a := f.do(o.method, path, text, append(f.headersOf(o), headers...)...)
-	if a.status >= 300 {
-		f.t.Errorf("%s %s: %d %s", o.method, path, a.status, a.body)
-		return nil
-	}
-	if kind := a.header.Get("Content-Type"); a.body == "" || !strings.HasSuffix(kind, "json") {
-		return nil
-	}
-	return a.json()
 }
 
 // sentBody returns a body as an operation takes it: as JSON or as a form; "": there is none.
@@ -734,96 +643,34 @@ var ending = []string{"suspendLicense", "revokeLicense", "deactivateLicense", "r
 // isProviders reports whether an operation is for a payment provider, whose signature no example has.
 func isProviders(o *operation) bool { r := routeOf(o); return r != nil && r.raw }
 
-func TestOpenAPI_examplesOfParametersSucceed(t *testing.T) {
-	sequentialUnderRace(t)
+// Examples of every kind of body that the document shows fit their schemas, those of requests, of answers and of what
+// all have in common; and those of headers.
+func TestOpenAPI_examplesFitTheirSchemas(t *testing.T) {
 	t.Parallel()
-	fixtures := &fixtures{t: t}
-	for _, o := range operations() {
-		f := fixtures.next(o)
-		query, headers := url.Values{}, []string{}
-		for _, p := range o.params {
-			example, given := p["example"]
-			switch value := f.fillText(fmt.Sprint(example)); {
-			case !given:
-				t.Errorf("%s: %s has no example", o.name(), p["name"])
-			case p["in"] == "query":
-				query.Set(p["name"].(string), value)
-			case p["in"] == "header":
-				headers = append(headers, p["name"].(string)+": "+value)
-			}
-			for _, fault := range checkSchema(child(p, "schema"), example, p["name"].(string), true) {
-				t.Errorf("%s: the example of a parameter: %s", o.name(), fault)
-			}
-		}
-		if o.atRoot && o.path == "/api/legacy/{path}" || isProviders(o) {
-			continue // what it answers is its successor's
-		}
-		var body any
-		if query.Has("after") {
-			query.Del("cursor") // they exclude each other, and a feed has no end
-			query.Del("until")
-		}
-		if o.parameter("Origin") != nil {
-			// headersOf has it
-			headers = slices.DeleteFunc(headers, func(h string) bool { return strings.HasPrefix(h, "Origin: ") })
-		}
-		if prepare := before[o.id()]; prepare != nil {
-			prepare(f)
-		}
-		if bodyExamples(o) != nil {
-			body = f.fill(firstExample(o))
-		}
-		f.sendTo(o, f.pathOf(o)+"?"+query.Encode(), body, headers...)
-	}
-}
-
-// eachMedia calls f with every kind of body that the document shows: of requests and responses, those
-// that all have in common too.
-func eachMedia(f func(where string, media node, answer bool)) {
-	each := func(where string, content node, answer bool) {
+	checked := 0
+	fit := func(where string, content node, isAnswer bool) {
 		for kind := range content {
-			f(where+" "+kind, child(content, kind), answer)
+			schema, examples := child(content, kind, "schema"), child(content, kind, "examples")
+			failIf(t, len(examples) == 0, "%s %s has no example", where, kind)
+			for name := range examples {
+				checked++
+				for _, fault := range checkSchema(schema, child(examples, name)["value"], "#", isAnswer) {
+					if schema["additionalProperties"] != true {
+						t.Errorf("%s %s: the example %s: %s", where, kind, name, fault)
+					}
+				}
+			}
 		}
 	}
 	for _, o := range operations() {
-		each(o.name(), child(o.node, "requestBody", "content"), false)
+		fit(o.name(), child(o.node, "requestBody", "content"), false)
 		for status, response := range o.responses() {
-			each(o.name()+" "+status, child(response, "content"), true)
+			fit(o.name()+" "+status, child(response, "content"), true)
 		}
 	}
 	for status := range child(openapiDocument(), "x-common-responses") {
-		each(status, child(openapiDocument(), "x-common-responses", status, "content"), true)
+		fit(status, child(openapiDocument(), "x-common-responses", status, "content"), true)
 	}
-}
-
-func TestOpenAPI_examplesFitTheirSchemas(t *testing.T) {
-	t.Parallel()
-	titles, checked := map[string]*problemCode{}, 0
-	for _, c := range problemsOf(nouns()) {
-		titles[c.name] = c
-	}
-	eachMedia(func(where string, media node, isAnswer bool) {
-		examples := child(media, "examples")
-		if len(examples) == 0 {
-			t.Errorf("%s has no example", where)
-		}
-		for name := range examples {
-			value := child(examples, name)["value"]
-			for _, fault := range checkSchema(child(media, "schema"), value, "#", isAnswer) {
-				if child(media, "schema")["additionalProperties"] != true {
-					t.Errorf("%s: the example %s: %s", where, name, fault)
-				}
-			}
-			checked++
-			if p, ok := value.(node); ok && p["code"] != nil && p["request_id"] != nil {
-				c := titles[name]
-				if c == nil || p["code"] != name || p["title"] != c.title || p["status"] != float64(c.status) ||
-					p["type"] != documentRoot+"/docs#"+name {
-					t.Errorf("%s: the example %s is not what the service answers: %v", where, name, p)
-				}
-			}
-		}
-	})
 	headers := child(openapiDocument(), "components", "headers")
 	for name := range headers {
 		h := child(headers, name)
@@ -831,7 +678,5 @@ func TestOpenAPI_examplesFitTheirSchemas(t *testing.T) {
 			t.Errorf("the example of a header: %s", fault)
 		}
 	}
-	if checked < 150 {
-		t.Errorf("checked %d examples only", checked)
-	}
+	failIf(t, checked < 150, "checked %d examples only", checked)
 }

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"html"
 	"maps"
-	"math"
 	"net/http/httptest"
 	"net/url"
 	"os"
@@ -31,25 +30,32 @@ import (
 // docsPage returns the page of a service that has all chapters.
 func docsPage(s *service) string { return s.get("//docs/all").is(200).body }
 
-// docsPaths returns the paths of all pages below /docs.
-func docsPaths(s *service) []string {
-	paths := captures(`<li><a href="(/docs/[^"#]+)"`, s.get("//docs").is(200).body)
-	if len(paths) < 30 {
-		s.t.Fatalf("found %d pages only", len(paths))
-	}
-	return append([]string{"/docs", "/docs/all"}, paths...)
-}
-
-// docsOfAll is the page with all chapters of a new service, which is the same for each.
-var docsOfAll struct {
+// madeDocs are the page at the root and all below /docs, by their paths, as each new service has them.
+var madeDocs struct {
 	sync.Once
-	page string
+	pages map[string]answer
 }
 
+func docsPages(t testing.TB) map[string]answer {
+	t.Helper()
+	madeDocs.Do(func() {
+		s := newService(t)
+		paths := captures(`<li><a href="(/docs/[^"#]+)"`, s.get("//docs").is(200).body)
+		if len(paths) < 30 {
+			t.Fatalf("found %d pages only", len(paths))
+		}
+		madeDocs.pages = map[string]answer{}
+		for _, path := range append(paths, "/", "/docs", "/docs/all") {
+			madeDocs.pages[path] = s.get("/" + path).is(200)
+		}
+	})
+	return madeDocs.pages
+}
+
+// newDocsPage is the page with all chapters of a new service.
 func newDocsPage(t testing.TB) string {
 	t.Helper()
-	docsOfAll.Do(func() { docsOfAll.page = docsPage(newService(t)) })
-	return docsOfAll.page
+	return docsPages(t)["/docs/all"].body
 }
 
 // chapterOf returns a chapter of the page.
@@ -74,14 +80,11 @@ func captures(pattern, text string) (all []string) {
 func TestDocs_linksLeadSomewhere(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	ids := map[string]bool{} // "/docs/limits#limits-title"
-	pages := map[string]string{"/": s.get("//").is(200).body}
-	for _, path := range docsPaths(s) {
-		pages[path] = s.get("/" + path).is(200).body
-	}
-	links := 0
-	for path, page := range pages {
+	s, links := newService(t), 0
+	ids, pages := map[string]bool{}, map[string]string{} // "/docs/limits#limits-title"
+	for path, a := range docsPages(t) {
+		page := a.body
+		pages[path] = page
 		for _, id := range captures(`\sid="([^"]*)"`, page) {
 			if ids[path+"#"+id] {
 				t.Errorf("two elements of %s have the id %s", path, id)
@@ -125,8 +128,7 @@ func TestDocs_linksLeadSomewhere(t *testing.T) {
 // to its chapter: the type of a problem, such as /docs#rate_limited, is such an address.
 func TestDocs_keepEveryAddressOfTheOnePage(t *testing.T) {
 	t.Parallel()
-	s := newService(t)
-	start := s.get("//docs").is(200).body
+	start := docsPages(t)["/docs"].body
 	_, index, _ := strings.Cut(start, `<h2 id="index-title"`)
 	for id := range strings.FieldsSeq(fileText(t, "testdata/docs-ids.txt")) {
 		if own := strings.HasPrefix(id, "start") || id == "content"; !own &&
@@ -139,19 +141,23 @@ func TestDocs_keepEveryAddressOfTheOnePage(t *testing.T) {
 	}
 	for _, c := range problemsOf(nouns()) {
 		contains(t, index, `<a id="`+c.name+`" href="/docs/problems#`+c.name+`">`)
+		failIf(t, c.remedy == "", "nothing is said of what to do about %s", c.name)
 	}
 }
 
-func TestDocs_loadNothingFromElsewhereAndRunNothing(t *testing.T) {
+func TestDocs_areWellFormedAndLoadNothingFromElsewhere(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	s := newService(t)
-	for _, path := range append([]string{"/"}, docsPaths(s)...) {
+	for path, a := range docsPages(t) {
+		a.t = t
+		if fault := unbalanced(a.body); fault != "" {
+			t.Errorf("%s: %s", path, fault)
+		}
 		links := `</openapi.json>; rel="service-desc", </docs>; rel="service-doc"`
 		if path != "/" && path != "/docs/all" {
 			links += ", <" + path + `.md>; rel="alternate"; type="text/markdown"`
 		}
-		a := s.get("/"+path).is(200).has("Content-Type: text/html; charset=utf-8", "Link: "+links)
+		a.has("Content-Type: text/html; charset=utf-8", "Link: "+links)
 		policy := a.header.Get("Content-Security-Policy")
 		rest, script, scripted := strings.Cut(policy, "; script-src ")
 		rest = strings.TrimSuffix(rest, "; connect-src 'self'") // for the index that the box finds words in
@@ -163,18 +169,16 @@ func TestDocs_loadNothingFromElsewhereAndRunNothing(t *testing.T) {
 			a.body = strings.Replace(a.body, "<script>"+found[0]+"</script>", "", 1)
 		}
 		for _, banned := range []string{`(?i)<(script|iframe|object|embed|form|style|base)\b`,
-			`(?i)\s(on[a-z]+|style)=`,
-			`(?i)javascript:`, `(?i)(?:src|href)="(?:[a-z]+:)?//`} {
+			`(?i)\s(on[a-z]+|style)=`, `(?i)javascript:`, `(?i)(?:src|href)="(?:[a-z]+:)?//`,
+			"&amp;lt;|&amp;amp;|ZgotmplZ|<p></p>", // escaped twice, or empty
+			"<d[dt][^>]*>[^<]*(`|\\*\\*)"} {       // CommonMark that is left
 			if found := regexp.MustCompile(banned).FindString(a.body); found != "" {
 				t.Errorf("%s has %s", path, found)
 			}
 		}
-		if !strings.Contains(a.body, `<html lang="en">`) || !strings.Contains(a.body, "<main") ||
-			!strings.Contains(a.body, "<title>") {
-			t.Errorf("%s lacks a language, a title or its main part", path)
-		}
+		contains(t, a.body, `<html lang="en">`, "<main", "<title>")
 	}
-	if found := regexp.MustCompile(`(?i)@import|url\(`).FindString(s.get("//docs.css").is(200).body); found != "" {
+	if found := regexp.MustCompile(`(?i)@import|url\(`).FindString(embedded("web/docs.css")); found != "" {
 		t.Errorf("the style sheet has %s", found)
 	}
 }
@@ -199,30 +203,6 @@ func unbalanced(page string) string {
 		return fmt.Sprint(open, " is not closed")
 	}
 	return ""
-}
-
-func TestDocs_areWellFormed(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	s := newService(t)
-	for _, path := range append([]string{"/"}, docsPaths(s)...) {
-		if fault := unbalanced(s.get("/" + path).is(200).body); fault != "" {
-			t.Errorf("%s: %s", path, fault)
-		}
-	}
-	page := docsPage(s)
-	if strings.Contains(page, "&amp;lt;") || strings.Contains(page, "&amp;amp;") ||
-		strings.Contains(page, "ZgotmplZ") || strings.Contains(page, "<p></p>") {
-		t.Error("a text is escaped twice, or empty")
-	}
-	if found := regexp.MustCompile("<d[dt][^>]*>[^<]*(`|\\*\\*)").FindString(page); found != "" {
-		t.Errorf("CommonMark is left in %s", found)
-	}
-	for _, fault := range []string{"<p><b></p></b>", "<p>", "</p>", "<ul><li></ul>"} {
-		if unbalanced(fault) == "" {
-			t.Errorf("%s passes for well-formed", fault)
-		}
-	}
 }
 
 // curlLines returns the lines of the page for the shell.
@@ -277,6 +257,7 @@ func TestDocs_linesOfADemoWorkAsTheyStand(t *testing.T) {
 
 // TestDocs_orderFromBeginningToEndWorksAsItStands pastes the lines of the chapter on payments into one shell.
 func TestDocs_orderFromBeginningToEndWorksAsItStands(t *testing.T) {
+	takesLong(t, "runs the programs of the documentation")
 	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "curl", "sh", "jq")
@@ -371,22 +352,30 @@ func TestDocs_applicationByHandWorksAsItStands(t *testing.T) {
 	}
 }
 
+// Lines outside a demo name the words that are to be replaced in them, and have no secrets.
 func TestDocs_outsideADemoHaveWordsToReplaceAndNoSecrets(t *testing.T) {
 	t.Parallel()
 	page := newDocsPage(t)
-	contains(t, page, "LICENSE_KEY", "WIDGET_ID", "LICENSE_ID", "DEVICE_ID", "ACCOUNT_ID", "Bearer $TOKEN",
-		"Bearer $ADMIN_TOKEN")
-	if strings.Contains(page, "This is a demo") {
-		t.Error("it calls itself a demo")
-	}
+	contains(t, page, "LICENSE_KEY", "LICENSE_ID", "DEVICE_ID", "ACCOUNT_ID", "Bearer $TOKEN", "Bearer $ADMIN_TOKEN")
+	lacks(t, page, "This is a demo")
 	for _, line := range curlLines(page) {
-		if found := keyShape.FindString(line); found != "" || wholeToken.MatchString(line) {
-			t.Errorf("a line has a key or a token: %s", line)
-		}
-		if found := regexp.MustCompile(`\b[a-z]{3,4}_01m[0-9a-z]+|\b[\w-]{43,}`).FindString(line); found != "" {
-			t.Errorf("a line has %s, and no word to be replaced: %s", found, line)
+		secret := keyShape.FindString(line) + wholeToken.FindString(line)
+		if secret += regexp.MustCompile(`\b[a-z]{3,4}_01m[0-9a-z]+|\b[\w-]{43,}`).FindString(line); secret != "" {
+			t.Errorf("a line has %s, and no word to be replaced: %s", secret, line)
 		}
 	}
+	const words = "In the lines, put your own in place of "
+	for path, want := range map[string]string{
+		"calls-apps": words + "<code>APP_ID</code> <code>CLIENT_SECRET</code> <code>GRANT_ID</code> " +
+			"<code>REFRESH_TOKEN</code> <code>YOUR_SITE</code>.</p>\n<pre",
+		"twice":   words + "<code>WIDGET_ID</code> <code>YOUR_SITE</code>.</p>\n</div>",
+		"selling": "the lines on this page use it. </p>",
+		"webhooks": "the lines on this page use it. " + words + "<code>WEBHOOK_ID</code> <code>YOUR_SITE</code>" +
+			".</p>\n<pre",
+	} {
+		contains(t, docsPages(t)["/docs/"+path].body, want)
+	}
+	lacks(t, docsPages(t)["/docs/offline"].body, `class="set"`) // samples of a lease have no words to replace
 }
 
 // TestDocs_commandsAreShownAsTheyWorkInADemo: which may be in a directory of any name. Titles stay.
@@ -409,21 +398,8 @@ func TestDocs_commandsAreShownAsTheyWorkInADemo(t *testing.T) {
 	}
 }
 
-func TestDocs_takeDatesAndLimitsFromTheOptions(t *testing.T) {
-	t.Parallel()
-	page := docsPage(newService(t, func(_ *storeOptions, o *serverOptions) {
-		o.anonymousRate, o.visitorRate, o.failedLookupRate = 77, 888, 44
-		o.legacySunset = time.Date(2027, time.March, 5, 0, 0, 0, 0, time.UTC)
-	}))
-	contains(t, page, "the paths without a version, of before version 1, end on 5 March 2027",
-		"77 requests a minute each",
-		"send 888 events a minute of each widget", "Once 44 different keys", "770 requests a minute may come",
-		"one order take 77 requests a minute")
-	page, _, _ = strings.Cut(page, `<section id="changes"`)
-	lacks(t, page, "1 July 2026", "60 requests a minute each")
-}
-
-func TestDocs_nameWhoGivesTokensToPartners(t *testing.T) {
+// Pages say what the options of the service are: who gives tokens to partners, dates and limits.
+func TestDocs_sayWhatTheOptionsAre(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	for contact, want := range map[string]struct{ link, member string }{
@@ -435,7 +411,10 @@ func TestDocs_nameWhoGivesTokensToPartners(t *testing.T) {
 			`<a href="https://example.com/partners">https://example.com/partners</a>`,
 			`{"name":"Who gives tokens, licence keys and widgets to partners","url":"https://example.com/partners"}`},
 	} {
-		s := newService(t, func(_ *storeOptions, o *serverOptions) { o.contact = contact })
+		s := newService(t, func(_ *storeOptions, o *serverOptions) {
+			o.contact, o.anonymousRate, o.visitorRate, o.failedLookupRate = contact, 77, 888, 44
+			o.legacySunset = time.Date(2027, time.March, 5, 0, 0, 0, 0, time.UTC)
+		})
 		contains(t, s.get("//").is(200).body, "ask "+want.link)
 		page := docsPage(s)
 		contains(t, chapterOf(t, page, "start"), "needs what "+want.link)
@@ -445,86 +424,50 @@ func TestDocs_nameWhoGivesTokensToPartners(t *testing.T) {
 			contains(t, twin, "]("+contact+")")
 			lacks(t, twin, "<a ")
 		}
-		info := s.get("//openapi.json").is(200).json()["info"].(map[string]any)
-		got, err := json.Marshal(info["contact"])
+		got, err := json.Marshal(s.get("//openapi.json").is(200).json()["info"].(map[string]any)["contact"])
 		s.check(err)
 		equal(t, "contact", string(got), want.member)
+		contains(t, page, "the paths without a version, of before version 1, end on 5 March 2027",
+			"77 requests a minute each", "send 888 events a minute of each widget", "Once 44 different keys",
+			"770 requests a minute may come", "one order take 77 requests a minute")
+		page, _, _ = strings.Cut(page, `<section id="changes"`)
+		lacks(t, page, "1 July 2026", "60 requests a minute each")
 	}
 }
 
-// luminance is the relative luminance of a color such as #1b1f24 (WCAG 2.2).
-func luminance(t *testing.T, color string) float64 {
-	var sum float64
-	for i, weight := range []float64{.2126, .7152, .0722} {
-		n, err := strconv.ParseUint(color[1+2*i:3+2*i], 16, 8)
-		must(t, err)
-		c := float64(n) / 255
-		if c <= .04045 {
-			c /= 12.92
-		} else {
-			c = math.Pow((c+.055)/1.055, 2.4)
-		}
-		sum += weight * c
-	}
-	return sum
-}
-
-func TestDocs_colorsHaveTheContrastOfWCAG(t *testing.T) {
-	t.Parallel()
-	schemes := regexp.MustCompile(`(?s):root \{(.*?)\}`).FindAllStringSubmatch(embedded("web/docs.css"), 2)
-	for i, scheme := range schemes {
-		color := map[string]string{}
-		for _, c := range regexp.MustCompile(`--([a-z]+): (#[0-9a-f]{6});`).FindAllStringSubmatch(scheme[1], -1) {
-			color[c[1]] = c[2]
-		}
-		if len(color) != 8 {
-			t.Fatalf("scheme %d has the colors %v", i, color)
-		}
-		for _, text := range []string{"ink", "soft", "link", "strong"} {
-			for _, behind := range []string{"paper", "panel", "mark"} {
-				a, b := luminance(t, color[text]), luminance(t, color[behind])
-				if ratio := (max(a, b) + .05) / (min(a, b) + .05); ratio < 4.5 {
-					t.Errorf("scheme %d: %s on %s is %.2f : 1", i, text, behind, ratio)
-				}
-			}
-		}
-	}
-	if len(schemes) != 2 {
-		t.Errorf("%d schemes, want a light and a dark one", len(schemes))
-	}
-}
-
-// TestDocs_checksOfALeaseWork runs the programs of the page on real leases.
-func TestDocs_checksOfALeaseWork(t *testing.T) {
-	takesLong(t, "runs the programs of the documentation")
+// TestDocs_samplesWork runs the programs of the page on real leases, on requests as the service signs them, and killed
+// and started again while things happen.
+func TestDocs_samplesWork(t *testing.T) {
 	notUnderRace(t, "programs in other languages do the work")
 	t.Parallel()
 	for _, c := range []struct {
-		id, file string
-		needs    []string
-		command  []string
+		id, file, needs, command string
+		try                      func(s *service, command []string)
 	}{
-		{"openssl", "lease.sh", []string{"sh", "openssl", "jq", "base64"}, []string{"sh", "lease.sh"}},
-		{"node", "lease.mjs", []string{"node"}, []string{"node", "lease.mjs"}},
-		{"python", "lease.py", []string{"python3", "openssl"}, []string{"python3", "lease.py"}},
+		{"openssl", "lease.sh", "sh openssl jq base64", "sh lease.sh", checkLeases},
+		{"node", "lease.mjs", "node", "node lease.mjs", checkLeases},
+		{"python", "lease.py", "python3 openssl", "python3 lease.py", checkLeases},
 		// -I -S leaves installed packages out, so that openssl does it.
-		{"python", "lease.py", []string{"python3", "openssl"}, []string{"python3", "-I", "-S", "lease.py"}},
-		{"java", "Lease.java", []string{"java", "javac"}, []string{"java", "Lease.java"}},
-		{"go", "lease.go", []string{"go"}, []string{"./lease"}},
+		{"python", "lease.py", "python3 openssl", "python3 -I -S lease.py", checkLeases},
+		{"java", "Lease.java", "java javac", "java Lease.java", checkLeases},
+		{"go", "lease.go", "go", "./lease", checkLeases},
+		{"webhook-openssl", "webhook.sh", "sh openssl base64 od", "sh webhook.sh", checkWebhooks},
+		{"webhook-node", "webhook.mjs", "node", "node webhook.mjs", checkWebhooks},
+		{"webhook-python", "webhook.py", "python3", "python3 -I -S webhook.py", checkWebhooks},
+		{"webhook-go", "webhook.go", "go", "./webhook", checkWebhooks},
+		{"events-shell", "events.sh", "sh curl jq", "sh events.sh", followEvents},
+		{"events-node", "events.mjs", "node", "node events.mjs", followEvents},
+		{"events-python", "events.py", "python3", "python3 -I -S events.py", followEvents},
+		{"events-go", "events.go", "go", "./events", followEvents},
 	} {
-		t.Run(strings.Join(c.command, " "), func(t *testing.T) {
+		t.Run(c.id+" "+c.command, func(t *testing.T) {
 			t.Parallel()
-			programsOrSkip(t, c.needs...)
-			triedInFull(t, c.command)
+			programsOrSkip(t, strings.Fields(c.needs)...)
+			command := strings.Fields(c.command)
+			triedInFull(t, command)
 			s := newService(t)
 			saveSample(s, c.id, c.file)
-			again := c.command
-			if c.id == "java" { // which compiles the program each time when it is given its text
-				again = []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", s.dir, "Lease"}
-				runProgram(t, "javac", "-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC", "-d", s.dir,
-					filepath.Join(s.dir, c.file))
-			}
-			checkLeases(s, c.command, again)
+			c.try(s, command)
 		})
 	}
 }
@@ -556,60 +499,10 @@ func saveSample(s *service, id, file string) {
 	}
 }
 
-// TestDocs_checksOfAWebhookWork runs the programs of the page on requests as the service signs them.
-func TestDocs_checksOfAWebhookWork(t *testing.T) {
-	notUnderRace(t, "programs in other languages do the work")
-	t.Parallel()
-	for _, c := range []struct {
-		id, file string
-		needs    []string
-		command  []string
-	}{
-		{"webhook-openssl", "webhook.sh", []string{"sh", "openssl", "base64", "od"}, []string{"sh", "webhook.sh"}},
-		{"webhook-node", "webhook.mjs", []string{"node"}, []string{"node", "webhook.mjs"}},
-		{"webhook-python", "webhook.py", []string{"python3"}, []string{"python3", "-I", "-S", "webhook.py"}},
-		{"webhook-go", "webhook.go", []string{"go"}, []string{"./webhook"}},
-	} {
-		t.Run(c.id, func(t *testing.T) {
-			t.Parallel()
-			programsOrSkip(t, c.needs...)
-			triedInFull(t, c.command)
-			s := newService(t)
-			saveSample(s, c.id, c.file)
-			checkWebhooks(s, c.command)
-		})
-	}
-}
-
-// TestDocs_programsThatFollowEventsMissNone kills each program of the page and starts it again while things happen.
-func TestDocs_programsThatFollowEventsMissNone(t *testing.T) {
-	takesLong(t, "runs the programs of the documentation")
-	notUnderRace(t, "programs in other languages do the work")
-	t.Parallel()
-	for _, c := range []struct {
-		id, file string
-		needs    []string
-		command  []string
-	}{
-		{"events-shell", "events.sh", []string{"sh", "curl", "jq"}, []string{"sh", "events.sh"}},
-		{"events-node", "events.mjs", []string{"node"}, []string{"node", "events.mjs"}},
-		{"events-python", "events.py", []string{"python3"}, []string{"python3", "-I", "-S", "events.py"}},
-		{"events-go", "events.go", []string{"go"}, []string{"./events"}},
-	} {
-		t.Run(c.id, func(t *testing.T) {
-			t.Parallel()
-			programsOrSkip(t, c.needs...)
-			triedInFull(t, c.command)
-			s := newService(t)
-			saveSample(s, c.id, c.file)
-			followEvents(s, c.command)
-		})
-	}
-}
-
 // followEvents has a program follow what happens, which is killed after every third event that it has printed. At
 // last it is at a place that this database does not know.
 func followEvents(s *service, command []string) {
+	takesLong(s.t, "runs the programs of the documentation")
 	web := httptest.NewServer(s.server)
 	defer web.Close()
 	env := append(os.Environ(), "BASE="+web.URL+"/v1", "TOKEN="+s.token(s.account, scopeEvents))
@@ -713,10 +606,15 @@ func checkWebhooks(s *service, command []string) {
 	}
 }
 
-// checkLeases has a program judge leases that hold and leases that don't: the first by one command, and the others by
-// again, which may be quicker.
-func checkLeases(s *service, command, again []string) {
-	t := s.t
+// checkLeases has a program judge leases that hold and leases that don't. One in Java is compiled after the first.
+func checkLeases(s *service, command []string) {
+	t, again := s.t, command
+	takesLong(t, "runs the programs of the documentation")
+	if command[0] == "java" {
+		again = []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", s.dir, "Lease"}
+		runProgram(t, "javac", "-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC", "-d", s.dir,
+			filepath.Join(s.dir, command[1]))
+	}
 	_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(1)}})
 	old := s.activate(key, "kitchen-1").is(200).text("token")
 	s.must("key", "add")
@@ -805,37 +703,6 @@ func TestDocs_fitATelephone(t *testing.T) {
 	}
 }
 
-func TestDocs_areFoundByTheScriptWhateverIsInTheAddress(t *testing.T) {
-	t.Parallel()
-	takesLong(t, "looks at many pages in a browser")
-	programsOrSkip(t, "chromium", "chromedriver")
-	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
-	b := startBrowser(t)
-	b.open(root + "/docs#100%")
-	for words, want := range map[string]string{"menu that takes": "/docs/ordering", "offline": "/docs/offline",
-		"webhook": "/docs/webhooks", "Lizenz": "/docs/licences", "rate_limited": "/docs/problems"} {
-		equal(t, words, b.await(`const [words, done] = arguments, find = document.querySelector("#find");
-			document.querySelector("#found").replaceChildren();
-			find.value = words;
-			find.dispatchEvent(new Event("input"));
-			const look = () => {
-				const a = document.querySelector("#found a");
-				a ? done(a.pathname) : setTimeout(look, 20);
-			};
-			look();`, words), any(want))
-	}
-	equal(t, "all places, each in a line", b.await(`const [done] = arguments, found = document.querySelector("#found");
-		document.querySelector("#find").value = "order";
-		document.querySelector("#find").dispatchEvent(new Event("input"));
-		const look = () => found.children.length > 100 && found.className == "all" ? done(true) : setTimeout(look, 20);
-		const ask = () => {
-			if (!/^Show all/.test(found.lastChild.textContent)) return setTimeout(ask, 20);
-			found.lastChild.click();
-			look();
-		};
-		ask();`), any(true))
-}
-
 func TestSecurityTxt_isThereOnlyWithAContact(t *testing.T) {
 	t.Parallel()
 	newService(t).get("//.well-known/security.txt").is(404, "not_found")
@@ -862,8 +729,9 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 	s := newService(t, func(_ *storeOptions, o *serverOptions) {
 		o.securityContacts = []string{"mailto:security@example.com"}
 	})
-	paths := append(docsPaths(s), "/", "/docs.css", "/robots.txt", "/widget.js", "/livez", "/openapi.json", "/llms.txt",
-		"/.well-known/jwks.json", "/.well-known/security.txt", "/.well-known/oauth-authorization-server/v1")
+	paths := append(slices.Collect(maps.Keys(docsPages(t))), "/docs.css", "/robots.txt", "/widget.js", "/livez",
+		"/openapi.json", "/llms.txt", "/.well-known/jwks.json", "/.well-known/security.txt",
+		"/.well-known/oauth-authorization-server/v1")
 	for _, path := range paths {
 		s.do("OPTIONS", "/"+path, "").is(204).has("Allow: GET, HEAD, OPTIONS")
 		get, head := s.get("/"+path, "Accept: image/png"), s.do("HEAD", "/"+path, "", "Accept: image/png")
@@ -879,6 +747,7 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 
 // TestDocs_menuTakesAnOrder starts the server of the chapter, and orders as a guest's browser does.
 func TestDocs_menuTakesAnOrder(t *testing.T) {
+	takesLong(t, "runs the programs of the documentation")
 	t.Parallel()
 	programsOrSkip(t, "node", "curl", "sh")
 	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
@@ -928,25 +797,6 @@ func TestRoot_browserAtAWrongAddressGetsAPage(t *testing.T) {
 		s.get(path).is(404, "not_found")
 	}
 	s.do("POST", "//nowhere", "", accept).is(404, "not_found")
-}
-
-func TestDocs_outsideADemoNameTheWordsThatTheirLinesHave(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	const words = "In the lines, put your own in place of "
-	for path, want := range map[string]string{
-		"calls-apps": words + "<code>APP_ID</code> <code>CLIENT_SECRET</code> <code>GRANT_ID</code> " +
-			"<code>REFRESH_TOKEN</code> <code>YOUR_SITE</code>.</p>\n<pre",
-		"twice":   words + "<code>WIDGET_ID</code> <code>YOUR_SITE</code>.</p>\n</div>",
-		"selling": "the lines on this page use it. </p>",
-		"webhooks": "the lines on this page use it. " + words + "<code>WEBHOOK_ID</code> <code>YOUR_SITE</code>" +
-			".</p>\n<pre",
-	} {
-		contains(t, s.get("//docs/"+path).is(200).body, want)
-	}
-	if strings.Contains(s.get("//docs/offline").is(200).body, `class="set"`) {
-		t.Error("the samples of a lease are taken for lines with words to replace")
-	}
 }
 
 // A finder makes the index in which the box of the pages finds words: for each word the places that have it. A place is

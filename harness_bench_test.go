@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"errors"
 	"flag"
 	"fmt"
@@ -124,45 +123,6 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 func (d *discard) WriteHeader(int)             {}
 
-// BenchmarkWrites compares a lead written alone through the writer with the same in a plain transaction of its own.
-func BenchmarkWrites(b *testing.B) {
-	b.Run("plain transaction", func(b *testing.B) {
-		s := openTestStore(b, makeStore(b), storeOptions{})
-		main, err := s.mainAccount()
-		must(b, err)
-		db, err := sql.Open("sqlite", dsn(s.path, "rw", storeOptions{}))
-		must(b, err)
-		defer db.Close()
-		db.SetMaxOpenConns(1)
-		conn, err := db.Conn(b.Context())
-		must(b, err)
-		q := newQueries(conn.PrepareContext)
-		defer conn.Close()
-		defer q.close()
-		run := func(query string) {
-			st, err := q.stmt(query)
-			if err == nil {
-				_, err = st.Exec()
-			}
-			must(b, err)
-		}
-		for n := 0; b.Loop(); n++ {
-			now := time.Now()
-			run("BEGIN IMMEDIATE")
-			must(b, addNewsletter(&tx{queries: q, effects: &effects{}, now: newStamp(now), exact: now}, main, n))
-			run("COMMIT")
-		}
-	})
-	b.Run("alone", func(b *testing.B) {
-		s := openTestStore(b, makeStore(b), storeOptions{})
-		main, err := s.mainAccount()
-		must(b, err)
-		for n := 0; b.Loop(); n++ {
-			must(b, s.update(b.Context(), func(t *tx) error { return addNewsletter(t, main, n) }))
-		}
-	})
-}
-
 // BenchmarkErase erases an address that has many leads, short ones and ones with 8 KiB of fields, while somebody else
 // goes on writing, and reports how long a write waited at most.
 func BenchmarkErase(b *testing.B) {
@@ -224,30 +184,6 @@ func BenchmarkUpgrade(b *testing.B) {
 		raw(b, path, `VACUUM`)
 		megabytes("MB-vacuumed")
 		b.StartTimer()
-	}
-}
-
-// BenchmarkEvents reports events until each is on disk, in small and in full batches of 32 callers a processor.
-func BenchmarkEvents(b *testing.B) {
-	few := `{"type":"view"},{"type":"click","item":"Rösti"}`
-	for _, c := range []struct{ name, events string }{
-		{"2", few},
-		{"10", few + strings.Repeat(","+few, 4)},
-		{"10 with pages", strings.ReplaceAll(few+strings.Repeat(","+few, 4), `"}`, `","page":"/menu"}`)},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			s := newBusyService(b)
-			widget := s.addWidget(s.account)
-			b.SetParallelism(32) // times the processors
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if a := s.report(widget, c.events); a.status != 204 {
-						b.Errorf("%d %s", a.status, a.body)
-					}
-				}
-			})
-			b.ReportMetric(float64(b.N*strings.Count(c.events, "type"))/b.Elapsed().Seconds(), "events/s")
-		})
 	}
 }
 

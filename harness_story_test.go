@@ -25,15 +25,14 @@ import (
 //	begins paid {"tip":100}        what leads there; or to authorized, charged (TWINT), dead (rejected, and captured)
 //	place {"tip":100}              an order of 42.00: 2 pizzas of 18.50, wine for nothing, delivery 5.00; is $order
 //	guest starts [METHOD]          or switches: by the other method; ! says: it is told so; returns: it is sent to no
-//	                               provider. Or pays, declines, leaves; pays first: by the first attempt;
-//	                               tries: to start, until it works
+//	                               provider. Or pays, declines; tries: to start, until it works
 //	settle                         the provider is asked about all attempts
 //	deliver                        the providers' webhooks come
 //	work [30s]                     the worker runs from here on, this often
 //	expire                         the chore that lets orders expire
 //	wait 30m                       time passes
-//	states paid captured [REASON]  of the order and its last attempt; closed: closed before it was paid;
-//	                               with a reason it is in review, and status tells so
+//	states paid captured [REASON]  of the order and its last attempt; with a reason it is in review, and
+//	                               status tells so
 //	await paid captured            the same within an hour
 //	accept {"lines":[…]}           or reject, cancel, capture, refund 1000, refund (all), paid cash, paid undone
 //	accept ! 409 order_state       is refused, and changes nothing
@@ -125,7 +124,7 @@ func init() {
 		"place": (*story).places, "guest": (*story).guest, "states": (*story).hasStates,
 		"fails": (*story).fails, "there": (*story).there, "before": (*story).before, "told": (*story).told,
 		"await": func(b *story, words []string, text string) error {
-			b.await(b.id, words[0], b.stateOf(words[1]))
+			b.await(b.id, words[0], words[1])
 			return b.hasStates(words, text)
 		},
 		"settle":  func(b *story, _ []string, _ string) error { return b.lookAtAll() },
@@ -296,11 +295,7 @@ func (b *story) guest(words []string, text string) error {
 		if err != nil {
 			return err
 		}
-		p := &all[len(all)-1]
-		if len(words) > 1 {
-			p = &all[0]
-		}
-		return b.actsAtProvider(p, words[0])
+		return b.actsAtProvider(&all[len(all)-1], words[0])
 	}
 	text, told, refused := strings.Cut(strings.TrimPrefix(text, words[0]), "!")
 	text, _, returns := strings.Cut(text, "returns")
@@ -332,8 +327,6 @@ func (b *story) actsAtProvider(p *payment, act string) error {
 		b.authorize(p)
 	case act == "declines" && p.Provider == providerVipps:
 		b.vipps.abort(p.ID)
-	case act == "leaves" && p.Provider == providerStripe:
-		b.atProvider(p, b.provider.endSession)
 	default:
 		return fmt.Errorf("the guest can't say %q", act)
 	}
@@ -351,17 +344,9 @@ func (b *story) lookAtAll() error {
 	return err
 }
 
-// stateOf returns the state of an attempt that is so called.
-func (b *story) stateOf(name string) string {
-	if name == "closed" {
-		return closedState(b.attempt(b.id))
-	}
-	return name
-}
-
 // hasStates compares the states of the order and its last attempt.
 func (b *story) hasStates(words []string, _ string) error {
-	b.states(b.id, words[0], b.stateOf(words[1]))
+	b.states(b.id, words[0], words[1])
 	if len(words) < 3 {
 		return nil
 	}
@@ -489,9 +474,8 @@ func (b *story) revenue(words []string, text string) error {
 	return differ("the revenue is", got, text)
 }
 
-// Histories are what happens by chance in a world W, which is held against what must be so however it goes. Each step
-// has a source of choices of its own, so that the others stay as they are where it is left out: of a history that
-// fails, the runner looks for a short one that fails as well, and tells it.
+// Histories are what happens by chance in a world W, which is held against what must be so however it goes. One that
+// fails is told.
 type histories[W any] struct {
 	small, large int                          // how many there are; large: with -long
 	inOne        int                          // how many happen in one world, one after the other
@@ -508,14 +492,9 @@ type histories[W any] struct {
 // A historyRun is one history.
 type historyRun struct {
 	seed uint64
-	left []bool // steps that are left out
-
 	mu   sync.Mutex
 	told []string
 }
-
-// historyTries is how many shorter histories are tried for one that fails.
-const historyTries = 40
 
 // random returns the choices of a step.
 func (r *historyRun) random(step int) *rand.Rand { return rand.New(rand.NewPCG(r.seed, uint64(step))) }
@@ -533,31 +512,19 @@ func (k *histories[W]) run(t *testing.T) {
 	for some := range slices.Chunk(all, max(1, k.inOne)) {
 		t.Run(fmt.Sprint("from ", some[0]), func(t *testing.T) {
 			t.Parallel()
-			failed := uint64(0)
-			whole := t.Run("whole", func(t *testing.T) {
-				k.inWorld(t, func(w W) {
-					for _, seed := range some {
-						failed = seed
-						if k.happen(t, w, &historyRun{seed: seed}); t.Failed() {
-							return
-						}
+			synctest.Test(t, func(t *testing.T) {
+				w := k.start(t)
+				for _, seed := range some {
+					if k.happen(t, w, &historyRun{seed: seed}); t.Failed() {
+						return
 					}
-				})
+				}
+				if k.end != nil {
+					k.end(w)
+				}
 			})
-			if !whole && failed > 0 {
-				k.shrink(t, failed)
-			}
 		})
 	}
-}
-
-func (k *histories[W]) inWorld(t *testing.T, f func(w W)) {
-	synctest.Test(t, func(t *testing.T) {
-		w := k.start(t)
-		if f(w); k.end != nil {
-			k.end(w)
-		}
-	})
 }
 
 // happen has a history happen, and tells it if it fails.
@@ -578,50 +545,12 @@ func (k *histories[W]) happen(t *testing.T, w W, r *historyRun) {
 	for step := range k.ops(r.random(-1)) {
 		random := r.random(step)
 		time.Sleep(k.pause(random))
-		switch {
-		case step < len(r.left) && r.left[step]:
-		case k.together:
+		if k.together {
 			under.Go(func() { k.op(w, random) })
-		default:
+		} else {
 			k.op(w, random)
 		}
 	}
 	under.Wait()
 	k.held(w, r.random(-2))
-}
-
-// shrink leaves out more and more of the steps of a history that fails, as long as it fails alone, and tells what is
-// left.
-func (k *histories[W]) shrink(t *testing.T, seed uint64) {
-	steps := k.ops((&historyRun{seed: seed}).random(-1))
-	left, tries := make([]bool, steps), 0
-	fails := func(left []bool) bool {
-		tries++
-		return !t.Run("shorter", func(t *testing.T) {
-			k.inWorld(t, func(w W) { k.happen(t, w, &historyRun{seed: seed, left: left}) })
-		})
-	}
-	if !fails(left) {
-		t.Logf("history %d does not fail alone", seed)
-		return
-	}
-	for part := (steps + 1) / 2; part > 0 && tries < historyTries; part /= 2 {
-		for from := 0; from < steps && tries < historyTries; from += part {
-			less := slices.Clone(left)
-			for i := from; i < min(from+part, steps); i++ {
-				less[i] = true
-			}
-			if !slices.Equal(less, left) && fails(less) {
-				left = less
-			}
-		}
-	}
-	kept := []int{}
-	for i, out := range left {
-		if !out {
-			kept = append(kept, i)
-		}
-	}
-	t.Logf("history %d fails with %d of its %d steps, %v: the last that failed tells them", seed, len(kept), steps,
-		kept)
 }

@@ -648,15 +648,6 @@ func setHeaders(h http.Header, lines []string) error {
 	return nil
 }
 
-func TestHarness_refusesWhatIsNoHeader(t *testing.T) {
-	t.Parallel()
-	for _, lines := range [][]string{{"Origin", siteOrigin}, {""}, {"Origin:x"}, {": x"}, {siteOrigin + "/a: b: c d"}} {
-		if h := (http.Header{}); setHeaders(h, lines) == nil {
-			t.Errorf("%q sets %v", lines, h)
-		}
-	}
-}
-
 // do sends a request. path is relative to the base address; one that begins with // is from the root. headers are
 // "Name: value", of which "Peer: 127.0.0.1:1" is the address that the connection comes from; a body without a
 // Content-Type is sent as JSON.
