@@ -261,6 +261,59 @@ func TestWebhook_ofAnAccountAre50EvenIfManyAreAddedAtOnce(t *testing.T) {
 	s.post("/webhooks", hookBody("lead.created"), auth).is(409, "webhook_limit_reached")
 }
 
+func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	now := newStamp(time.Now())
+	closed := s.addAccount("closed")
+	ids := map[string]string{}
+	for _, c := range []struct {
+		name, account, state string
+		reason               *string
+		failing              stamp
+	}{
+		{"fine", s.account, webhookEnabled, nil, stamp{}},
+		{"failing an hour", s.account, webhookEnabled, nil, now.after(-time.Hour)},
+		{"failing two days", s.account, webhookEnabled, nil, now.after(-days(2))},
+		{"gone", s.account, webhookDisabled, ptr(disabledGone), stamp{}},
+		{"failed", s.account, webhookDisabled, ptr(disabledFailing), stamp{}},
+		{"disabled by its owner", s.account, webhookDisabled, ptr(disabledByOwner), stamp{}},
+		{"of a closed account", closed, webhookDisabled, ptr(disabledGone), stamp{}},
+	} {
+		ids[c.name] = s.addWebhook(c.account, "lead.created")
+		s.sql(`UPDATE webhooks SET state = ?, reason = ?, failing_since = ? WHERE id = ?`,
+			c.state, c.reason, c.failing, ids[c.name])
+	}
+	s.must("account", "close", closed, "-force")
+	about := func() (v map[string]any, lines []string) {
+		s.check(json.Unmarshal([]byte(s.must("status", "-json")), &v))
+		lines = slices.DeleteFunc(needsDoing(v), func(line string) bool { return !strings.Contains(line, "webhook") })
+		slices.Sort(lines)
+		return v, lines
+	}
+	v, lines := about()
+	equal(t, "webhooks", fmt.Sprint(v["webhooks"]), "map[disabled:4 enabled:3 pending:0]")
+	const disabled = ": 'widgetd webhook list -failing -state disabled'"
+	updated := s.webhookRow(ids["gone"]).UpdatedAt.day()
+	equal(t, "needs doing", lines, []string{
+		"1 webhook answered 410 Gone since " + updated + disabled,
+		"1 webhook disabled for failing since " + updated + disabled,
+		"1 webhook fails since " + now.after(-days(2)).day() + ": 'widgetd webhook list -failing -state enabled'",
+	})
+	contains(t, s.must("status", "-wide"), "enabled 3, disabled 4\n")
+	s.sql(`UPDATE webhooks SET state = ?, updated_at = ? WHERE id = ?`, webhookPending, now.after(-days(2)),
+		ids["fine"])
+	s.sql(`UPDATE webhooks SET state = ? WHERE id = ?`, webhookPending, ids["failing an hour"])
+	_, lines = about()
+	equal(t, "of those that wait for their test", lines[3], "1 webhook is pending since "+now.after(-days(2)).day()+
+		", and gets nothing until it answers a test: 'widgetd webhook test "+ids["fine"]+"'")
+	s.sql(`UPDATE webhooks SET state = ? WHERE state = ?`, webhookEnabled, webhookPending)
+	s.sql(manyWebhooks(10), s.account, now, webhookDisabled, disabledGone)
+	_, lines = about()
+	equal(t, "needs doing", len(lines), 3)
+	contains(t, lines[2], "11 webhooks answered 410 Gone since ")
+}
+
 // The vector of the Standard Webhooks specification's libraries.
 const (
 	vectorSecret    = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
