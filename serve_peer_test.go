@@ -514,6 +514,17 @@ func TestPromote_takesOneMoreThanItsPeerAndHasEveryLiveAttemptLookedAt(t *testin
 	o.fails("this machine knows of epoch 5", "peer", "follow", "-peer", peer.URL)
 	o.fails("asked first", "peer", "follow", "-peer", "http://127.0.0.1:1")
 	contains(t, o.do("promote", "-peer", "http://127.0.0.1:1"), "epoch 6-", "the peer: no usable answer")
+
+	selling := newOperator(t)
+	rename(t, upgradedDatabase(t, 8), selling.env["WIDGETD_DB"])
+	raw(t, selling.env["WIDGETD_DB"], `UPDATE payments SET due_at = NULL`)
+	selling.do("promote", "-force") // without the keys of its time
+	selling.store(func(s *store) {
+		live, due := 0, 0
+		must(t, s.one(`SELECT count(*), count(due_at) FROM payments WHERE state IN ('created', 'pending', 'authorized')`,
+			nil, &live, &due))
+		failIf(t, live == 0 || due != live, "%d of %d live attempts are looked at", due, live)
+	})
 }
 
 func TestPromote_refusesAFileThatMissesKeysOrALaterEpoch(t *testing.T) {
