@@ -276,6 +276,9 @@ func TestBucket_closestToFullIsForgottenByAFullMap(t *testing.T) {
 	if v := l.take("drained", 60, now.Add(-time.Hour)); v.ok {
 		t.Fatal("a clock that goes back an hour gave a token")
 	}
+	if v := l.take("drained", 60, now.Add(-59*time.Minute)); !v.ok {
+		t.Fatal("a minute after a clock that goes back there is no token")
+	}
 }
 
 // Against anybody who would forge leads and counts, and fill the disk: 60 leads and 600 events a minute and
