@@ -721,16 +721,6 @@ func (s *service) health() (a answer) {
 	return a
 }
 
-// status asks for the status until the proof of health is done.
-func (o *operator) status() (v map[string]any) {
-	o.t.Helper()
-	settled(func() string {
-		v = o.object("status")
-		return fmt.Sprint(v["service"])
-	})
-	return v
-}
-
 // standsStill returns a clock that shows the same time for good.
 func standsStill() func() time.Time {
 	now := time.Now()

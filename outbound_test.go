@@ -204,14 +204,12 @@ func TestOutboundURL_thatMayNotBeCalledIsRefusedWithTheReason(t *testing.T) {
 			https://-a.example/ https://a-.example/ https://a.-b/ https://exam%70le.com/
 			https://%31%32%37.0.0.1.com/ https://a,b.example/ https://*.example.com/ https://a:b:443/
 			https://::1/ https://exa!mple.com/ https://１２７.０.０.１/ https://127。0。0。1/ https://127．0．0．1/
-			https://①②⑦.example/ https://ｌｏｃａｌｈｏｓｔ.example/ https://٠.example/ https://ｅxample.com/
-			https://𝐞xample.com/ https://ℂ.example/ https://a⁄b.example/ https://a／b.example/`),
+			https://①②⑦.example/ https://ｌｏｃａｌｈｏｓｔ.example/ https://a⁄b.example/`),
 			"https://exa mple.com/", "https://example.com\\.evil.example/", "https://a b.example/",
 			"https://exam\u00adple.com/", "https://exam\u200bple.com/", "https://e\u0301.example/",
 			"https://a\u3002example/", "https://a\uff0eexample/", "https://"+label+"a.example/",
 			"https://"+strings.Repeat("a", 300)+"/", "https://café.example/x",
-			"https://BÜCHER.example", "https://例え.テスト/", "https://İstanbul.example/", "https://boo\u212a.example/",
-			"https://l·l.example/", "https://א״ב.example/", "https://نامه\u200cای.example/",
+			"https://BÜCHER.example", "https://İstanbul.example/", "https://boo\u212a.example/",
 			"https://"+label+"."+label+"."+label+"."+strings.Repeat("a", 58)+".com/",
 			"https://"+strings.Repeat("a.", 150)+"com/"),
 	} {
@@ -448,32 +446,6 @@ func TestFan_ofAddressesOfANameIsDialledFourAtMost(t *testing.T) {
 	}
 }
 
-func TestOutbound_checksTheAddressAgainWhenItDials(t *testing.T) {
-	t.Parallel()
-	base, requests := countingServer(t, func(http.ResponseWriter, *http.Request) {})
-	port := portOf(t, base)
-	resolver, server := resolverOf(t, func(_ string, before int) []netip.Addr {
-		if before == 0 {
-			return addresses("93.184.215.14")
-		}
-		return addresses("127.0.0.1") // from the second look-up on
-	})
-	o := outboundTo(t, "10.0.0.0/8") // so that a port may be named
-	o.resolver = resolver
-	if code, detail := o.checkHost(t.Context(), "https://hooks.example.com/"); code != "" {
-		t.Fatalf("the first look-up: %s %s", code, detail)
-	}
-	for _, target := range []string{"https://hooks.example.com/", "https://hooks.example.com:" + port + "/",
-		"http://hooks.example.com:" + port + "/"} {
-		if answer, reason, err := o.get(t.Context(), target); answer != nil || reason != "no_public_address" {
-			t.Errorf("%s: %+v, %v", target, answer, err)
-		}
-	}
-	if requests.Load() != 0 || server.lookups("hooks.example.com.") != 4 {
-		t.Errorf("%d requests, look-ups %d", requests.Load(), server.lookups("hooks.example.com."))
-	}
-}
-
 func TestOutbound_callsOnlyThoseAddressesOfAHostThatMayBeCalled(t *testing.T) {
 	t.Parallel()
 	base, requests := countingServer(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
@@ -509,7 +481,7 @@ func TestOutbound_callsOnlyThoseAddressesOfAHostThatMayBeCalled(t *testing.T) {
 	}
 }
 
-func TestOutbound_sendsWhatItIsGiven(t *testing.T) {
+func TestOutbound_sendsWhatItIsGivenAndFollowsNoRedirect(t *testing.T) {
 	t.Parallel()
 	var got *http.Request
 	var body []byte
@@ -555,25 +527,12 @@ func TestOutbound_sendsWhatItIsGiven(t *testing.T) {
 	if o.plain.Proxy != nil || o.secure.Proxy != nil {
 		t.Error("a proxy of the environment could be used")
 	}
-}
 
-func TestOutbound_redirectIsAnAnswerAndNotFollowed(t *testing.T) {
-	t.Parallel()
 	inner, reached := countingServer(t, func(http.ResponseWriter, *http.Request) {})
-	o := outboundTo(t, loopbackRange)
-	for _, status := range []int{301, 302, 303, 307, 308} {
-		base, _ := countingServer(t, func(w http.ResponseWriter, r *http.Request) {
-			http.SetCookie(w, &http.Cookie{Name: "a", Value: "b"})
-			http.Redirect(w, r, inner, status)
-		})
-		answer, _, err := o.get(t.Context(), base)
-		if err != nil || answer.status != status || answer.header.Get("Location") != inner {
-			t.Errorf("%d: %+v, %v", status, answer, err)
-		}
-	}
-	if reached.Load() != 0 {
-		t.Errorf("%d redirects were followed", reached.Load())
-	}
+	away, _ := countingServer(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, inner, 307) })
+	answer, _, err := o.get(t.Context(), away)
+	failIf(t, err != nil || answer.status != 307 || answer.header.Get("Location") != inner || reached.Load() != 0,
+		"a redirect is followed: %+v, %v", answer, err)
 }
 
 func TestOutbound_readsNoMoreThan64KiBAndUnpacksNothing(t *testing.T) {
@@ -696,31 +655,22 @@ func TestOutbound_badServerHasAReasonAndItsConnectionIsClosed(t *testing.T) {
 		want  string
 	}{
 		"hangs before the answer": {func(net.Conn) {}, "timeout"},
-		"hangs in the header":     {answers(ok + "X-A: "), "timeout"},
 		"hangs in the body":       {answers(ok + "Content-Length: 10\r\n\r\nabc"), "timeout"},
 		"a byte at a time": {endlessly(ok+"Content-Length: 1000\r\n\r\n", "x", 5*time.Millisecond),
 			"timeout"},
-		"a byte of header at a time": {endlessly(ok+"X-A: ", "x", 5*time.Millisecond), "timeout"},
-		"a reset":                    {reset, "connection"},
-		"closes without an answer":   {answersAndCloses(""), "connection"},
-		"closes in the header":       {answersAndCloses(ok + "X-A: b"), "connection"},
-		"closes in the body":         {answersAndCloses(ok + "Content-Length: 10\r\n\r\nabc"), "connection"},
-		"closes in a chunk":          {answersAndCloses(ok + chunked + "5\r\nabc"), "connection"},
-		"another protocol":           {answers("SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"), "malformed_answer"},
-		"HTTP/2":                     {answers(settings), "malformed_answer"},
+		"a reset":                  {reset, "connection"},
+		"closes without an answer": {answersAndCloses(""), "connection"},
+		"closes in the body":       {answersAndCloses(ok + "Content-Length: 10\r\n\r\nabc"), "connection"},
+		"another protocol":         {answers("SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"), "malformed_answer"},
+		"HTTP/2":                   {answers(settings), "malformed_answer"},
 		"two lengths": {answers(ok + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab"),
 			"malformed_answer"},
-		"a negative length":          {answers(ok + "Content-Length: -1\r\n\r\n"), "malformed_answer"},
-		"a chunk that is none":       {answers(ok + chunked + "zz\r\n"), "malformed_answer"},
 		"a header line that is none": {answers(ok + "what is this\r\n\r\n"), "malformed_answer"},
-		"a status that is none":      {answers("HTTP/1.1 abc OK\r\n\r\n"), "malformed_answer"},
 		"the status 000":             {answers("HTTP/1.1 000 OK\r\nContent-Length: 0\r\n\r\n"), "malformed_answer"},
-		"the status 099":             {answers("HTTP/1.1 099 OK\r\nContent-Length: 0\r\n\r\n"), "malformed_answer"},
 		"another protocol on top":    {answers(upgrade), "malformed_answer"},
 		"one large header": {answers(ok + "X-A: " + strings.Repeat("a", 64<<10) + "\r\n\r\n"),
 			"answer_too_large"},
-		"endless headers":   {endlessly(ok, "X-A: "+long+"\r\n", 0), "answer_too_large"},
-		"an endless header": {endlessly(ok+"X-A: ", long, 0), "answer_too_large"},
+		"endless headers": {endlessly(ok, "X-A: "+long+"\r\n", 0), "answer_too_large"},
 		"endless early hints": {endlessly("", "HTTP/1.1 103 Early Hints\r\nX-A: "+long+"\r\n\r\n", 0),
 			"answer_too_large"},
 		"an endless body":            {endlessly(ok+chunked, "3e8\r\n"+long+"\r\n", 0), "answer_too_large"},

@@ -60,9 +60,12 @@ func TestDays_areDrawnAt45Columns(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
 		time.Sleep(12 * time.Hour) // the business day of 31 December has ended
-		s.seedDays(30, func(back int) int { return 1 + (29-back)%7 }, s.account)
+		s.seedDays(30, func(back int) int { return 1 + (29-back)%7 }, s.account, s.addAccount("Bistro"))
+		s.sql(`INSERT INTO daily_counts (day, name, n) VALUES ('1999-12-31', 'refused_429', 5)`)
 		utf := map[string]string{"COLUMNS": "45", "LANG": "de_CH.UTF-8"}
-		equal(t, "at 45 columns", s.drawnDays(utf, "-days", "14"), `            14 days          yest.   7-day
+		// Those of one account have nothing of others, and nothing of the service.
+		ofOne := s.drawnDays(utf, "-days", "14", "-account", "Bistro")
+		equal(t, "at 45 columns", ofOne, `            14 days          yest.   7-day
 leads       ▃▄▅▆▇█▂▃▄▅▆▇█▂       1       4
 orders      ▂▃▄▆▇█_▂▃▄▆▇█_       0       3
 revenue CHF ▃▄▅▆▇█▂▃▄▅▆▇█▂      10      40
@@ -71,12 +74,17 @@ activations ▃▄▅▆▇█▂▃▄▅▆▇█▂       1       4
 
 `)
 		ascii := s.drawnDays(map[string]string{"LC_ALL": "C", "LANG": "de_CH.UTF-8"}, "-days", "14")
-		contains(t, ascii, "leads       -=+*#@:-=+*#@:       1       4\n")
+		contains(t, ascii, "leads       -=+*#@:-=+*#@:       2       8\n",
+			"refused 429              @       5       5\n")
 		// What does not fit is left out from the oldest day on.
 		narrow := s.drawnDays(map[string]string{"COLUMNS": "40", "LANG": "C.UTF-8"}, "-days", "30")
 		contains(t, narrow, "            12 days ")
 		if widest(narrow) > 40 {
 			t.Errorf("%d columns:\n%s", widest(narrow), narrow)
+		}
+		for _, args := range [][]string{{"-account", "Bistro"}, {"-days", "1"}, {"-days", "91"}, {"-days", "x"}} {
+			_, err := s.command(append([]string{"status"}, args...)...)
+			oneLine(t, err, "-days")
 		}
 	})
 }
@@ -130,32 +138,6 @@ func TestDays_endWhereTheMainAccountsBusinessDaysEnd(t *testing.T) {
 		}
 		s.check(json.Unmarshal([]byte(s.must("status", "-days", "2", "-json")), &v))
 		equal(t, "days", fmt.Sprint(v.Days.Dates, v.Days.Series[0].Days), "[2000-01-01 2000-01-02] [1 2]")
-	})
-}
-
-func TestDays_ofOneAccountHaveNothingOfOthersAndNothingOfTheService(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		time.Sleep(12 * time.Hour) // the business day of 31 December has ended
-		bistro := s.addAccount("Bistro")
-		s.seedDays(14, func(int) int { return 2 }, s.account, bistro)
-		s.sql(`INSERT INTO daily_counts (day, name, n) VALUES ('1999-12-31', 'refused_429', 5),
-			('1999-12-31', 'verified', 4)`)
-		all := s.drawnDays(nil, "-days", "14")
-		for _, line := range []string{`leads +@+ +4 +4`, `orders +@+ +2 +2`, `revenue CHF +@+ +40 +40`,
-			`menu views +@+ +40 +40`, `refused 429 +@ +5 +5`, `verifications +@ +4 +4`} {
-			failIf(t, !regexp.MustCompile(line).MatchString(all), "%s: %s", line, all)
-		}
-		text := s.drawnDays(nil, "-days", "14", "-account", "Bistro")
-		for _, line := range []string{`leads +@+ +2 +2`, `orders +@+ +1 +1`, `revenue CHF +@+ +20 +20`,
-			`menu views +@+ +20 +20`} {
-			failIf(t, !regexp.MustCompile(line).MatchString(text), "%s: %s", line, text)
-		}
-		lacks(t, text, "refused", "verifications", "file size")
-		for _, args := range [][]string{{"-account", "Bistro"}, {"-days", "1"}, {"-days", "91"}, {"-days", "x"}} {
-			_, err := s.command(append([]string{"status"}, args...)...)
-			oneLine(t, err, "-days")
-		}
 	})
 }
 
@@ -301,26 +283,13 @@ func TestDaysPage_holdsTextsOfTenantsAsTextsAndLoadsNothing(t *testing.T) {
 	})
 }
 
-func TestDaysPage_isForItsGroupAndNotWrittenWhereOthersMayWrite(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.page()
-	path := filepath.Join(s.dir, "status.html")
-	info, err := os.Stat(path)
-	failIf(t, err != nil || info.Mode() != 0o640, "%v, %v", info, err)
-	contains(t, s.page(), "Nothing was counted yet.", "<h2>Needs doing</h2>\n<ul>\n<li>the service is not running")
-	must(t, os.Chmod(s.dir, 0o777))
-	_, err = s.command("status", "-html", path)
-	oneLine(t, err, "others may write in")
-	must(t, os.Chmod(s.dir, 0o700))
-}
-
 // Against a slip of the operator's hand: neither a page nor a backup takes the place of another file.
-func TestDaysPage_replacesNothingButAPage(t *testing.T) {
+func TestDaysPage_isForItsGroupAndReplacesNothingButAPage(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	s.page()
-	s.page()
+	hasMode(t, filepath.Join(s.dir, "status.html"), 0o640)
+	contains(t, s.page(), "Nothing was counted yet.", "<h2>Needs doing</h2>\n<ul>\n<li>the service is not running")
 	must(t, os.WriteFile(filepath.Join(s.dir, "empty"), nil, 0o600))
 	s.must("status", "-html", filepath.Join(s.dir, "empty"))
 	files := dirNames(t, s.dir)
@@ -343,6 +312,10 @@ func TestDaysPage_replacesNothingButAPage(t *testing.T) {
 		}
 	}
 	equal(t, "files", len(dirNames(t, s.dir)), len(files)+3)
+	must(t, os.Chmod(s.dir, 0o777))
+	_, err := s.command("status", "-html", filepath.Join(s.dir, "status.html"))
+	oneLine(t, err, "others may write in")
+	must(t, os.Chmod(s.dir, 0o700))
 }
 
 func TestDaysPage_fitsATelephoneInLightAndDark(t *testing.T) {

@@ -88,12 +88,6 @@ func (s *service) promoted(number int64) {
 // asks has a machine ask its peer once.
 func (p *pair) asks(s *service) { p.watches[s].check(s.t.Context()) }
 
-// ignores has a machine ignore its peer, and reports whether that helps.
-func (p *pair) ignores(s *service) bool { return s.server.ignorePeer() }
-
-// looks has a machine look whether a follower was started.
-func (p *pair) looks(s *service) { s.server.lookForFollower() }
-
 // stands compares what health says of how a machine stands, and that it does no more than it may; "": everything.
 func (s *service) stands(reason string) {
 	s.t.Helper()
@@ -133,7 +127,7 @@ func TestPeer_twoOfTheSameEpochHoldUntilOneIsPromoted(t *testing.T) {
 		p.asks(p.b)
 		p.a.stands(reasonRivalled)
 		p.b.stands(reasonRivalled)
-		equal(t, "ignoring it helps", p.ignores(p.a), false)
+		equal(t, "ignoring it helps", p.a.server.ignorePeer(), false)
 
 		p.b.promoted(number + 1)
 		p.start(p.b, p.a)
@@ -284,16 +278,6 @@ func TestPeer_isAskedAtItsAddressAloneAndNothingElseMayCallThat(t *testing.T) {
 	equal(t, "questions of webhooks", asked, 0)
 }
 
-func TestPeer_isNoBaseAddressAndHasNoPath(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	o.do("base-url", "set", "https://api.example.com/v1")
-	for _, peer := range []string{"https://api.example.com", "10.0.0.2:8080", "http://10.0.0.2/v1", "ftp://x.example",
-		"http://u:p@10.0.0.2", "http://10.0.0.2:8080/?x"} {
-		o.fails("-peer must be", "serve", "-addr", "127.0.0.1:0", "-peer", peer)
-	}
-}
-
 func TestPeer_commandsWriteNothingIntoASupersededDatabaseAndItIsNotServedWithoutAPeer(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
@@ -377,14 +361,14 @@ func TestPeer_writesEndWhenAFollowerIsStartedBesideTheService(t *testing.T) {
 	p := newPair(t)
 	p.startBeside(p.a, standbyWith(t, p.a.keys).ServeHTTP)
 	p.asks(p.a)
-	p.looks(p.a)
+	p.a.server.lookForFollower()
 	p.a.stands("")
 	p.cut.Store(true)
 	p.asks(p.a)
 	p.a.stands("") // it goes on when its standby is cut off
 	p.cut.Store(false)
 	writeFile(t, followerPath(p.a.store.path), "0000000000000009\n")
-	p.looks(p.a)
+	p.a.server.lookForFollower()
 	p.a.stands(reasonFollowed)
 	must(t, os.Remove(followerPath(p.a.store.path)))
 	p.asks(p.a)
@@ -430,6 +414,11 @@ func TestPromote_takesAFileThatNobodyHasOpenAndIsRunTwice(t *testing.T) {
 	}
 	writeFile(t, epochPath(db), "WIDGETD_EPOCH=8-abc\n") // of the other machine
 	contains(t, o.do("promote"), "epoch 9-")
+	o.do("base-url", "set", "https://api.example.com/v1")
+	for _, peer := range []string{"https://api.example.com", "10.0.0.2:8080", "http://10.0.0.2/v1", "ftp://x.example",
+		"http://u:p@10.0.0.2", "http://10.0.0.2:8080/?x"} { // no base address, and without a path
+		o.fails("-peer must be", "serve", "-addr", "127.0.0.1:0", "-peer", peer)
+	}
 	o.fails("-peer must be", "promote", "-peer", "x")
 	o.fails("-peer must be", "peer", "follow")
 	writeFile(t, epochPath(db), "8\n")
@@ -452,17 +441,10 @@ func TestPromote_goesOnWhereverItWasBrokenOff(t *testing.T) {
 	must(t, os.MkdirAll(filepath.Join(litestreams, "ltx"), 0o700))
 	writeFile(t, followerPath(db), "0000000000000009\n")
 	o.fails("no key file", "promote", "-key", "nowhere")
-	if _, err := os.Stat(followerPath(db)); err != nil {
-		t.Errorf("nothing was begun: %v", err)
-	}
-	writeFile(t, epochPath(db), "8\n")
-	o.fails("does not name an epoch", "promote")
-	must(t, os.Remove(epochPath(db)))
+	failIf(t, !fileExists(followerPath(db)), "something was begun")
 	must(t, os.MkdirAll(filepath.Join(epochPath(db)+".new", "x"), 0o700))
 	o.fails("directory not empty", "promote", "-force")
-	if _, err := os.Stat(followerPath(db)); err == nil {
-		t.Error("a follower would go on with a file that was begun to be promoted")
-	}
+	failIf(t, fileExists(followerPath(db)), "a follower would go on with a file that was begun to be promoted")
 	for _, command := range [][]string{{"lead", "list"}, {"serve", "-addr", "127.0.0.1:0"}, {"upgrade"}} {
 		o.fails("run 'widgetd promote' again", command...)
 	}
@@ -470,9 +452,7 @@ func TestPromote_goesOnWhereverItWasBrokenOff(t *testing.T) {
 	writeFile(t, epochPath(db)+".new", "WIDGETD_EP") // it was killed while it wrote that
 	contains(t, o.do("promote"), "epoch 1-")
 	o.do("lead", "list")
-	if _, err := os.Stat(litestreams); err == nil {
-		t.Error("what Litestream kept of the earlier epoch is there, so that the new replica would stay incomplete")
-	}
+	failIf(t, fileExists(litestreams), "what Litestream kept of the earlier epoch is there, for a new replica")
 }
 
 func TestPromote_hasEveryEntryLookedForWhoseAnswerIsNotKnown(t *testing.T) {
@@ -514,6 +494,17 @@ func TestPromote_takesOneMoreThanItsPeerAndHasEveryLiveAttemptLookedAt(t *testin
 	o.fails("this machine knows of epoch 5", "peer", "follow", "-peer", peer.URL)
 	o.fails("asked first", "peer", "follow", "-peer", "http://127.0.0.1:1")
 	contains(t, o.do("promote", "-peer", "http://127.0.0.1:1"), "epoch 6-", "the peer: no usable answer")
+
+	selling := newOperator(t)
+	rename(t, upgradedDatabase(t, 8), selling.env["WIDGETD_DB"])
+	raw(t, selling.env["WIDGETD_DB"], `UPDATE payments SET due_at = NULL`)
+	selling.do("promote", "-force") // without the keys of its time
+	selling.store(func(s *store) {
+		live, due := 0, 0
+		must(t, s.one(`SELECT count(*), count(due_at) FROM payments
+			WHERE state IN ('created', 'pending', 'authorized')`, nil, &live, &due))
+		failIf(t, live == 0 || due != live, "%d of %d live attempts are looked at", due, live)
+	})
 }
 
 func TestPromote_refusesAFileThatMissesKeysOrALaterEpoch(t *testing.T) {

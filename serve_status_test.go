@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -112,8 +111,6 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 			"licenses_soon":  "1",
 			"leads_today":    "1",
 			"schema_version": fmt.Sprint(schemaVersion),
-			"service":        "<nil>",
-			"version":        buildName(),
 			"upgrade_copies": "[" + left + "]",
 			"legacy_callers": "[map[caller:main calls:7 last_at:" + now.String() + "]]",
 		} {
@@ -142,19 +139,6 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 			"needs doing\n  the service is not running: start it\n")
 		if lines := strings.Count(text, "\n"); lines > 24 {
 			t.Errorf("%d lines:\n%s", lines, text)
-		}
-		o.change(func(t *tx) error {
-			_, err := t.try(`UPDATE events SET at = ? WHERE type = 'backup.written'`, now.after(-days(9)))
-			return err
-		})
-		if got := needsDoing(o.object("status")); !slices.Contains(got,
-			"the last backup is 9 days old: run 'widgetd backup FILE'") {
-			t.Errorf("with an old backup: %q", got)
-		}
-		o.env["WIDGETD_KEY"] = filepath.Join(o.dir, "none.key")
-		if got := needsDoing(o.object("status")); !slices.ContainsFunc(got,
-			func(s string) bool { return strings.HasPrefix(s, "the key file can't be used: no key file at ") }) {
-			t.Errorf("without a key: %q", got)
 		}
 	})
 }
@@ -236,30 +220,6 @@ func TestStatus_printsNothingThatMovesTheCursor(t *testing.T) {
 	}
 }
 
-func TestStatus_ofAServiceThatWasKilledSaysNotRunning(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	p := serveProcess(t, o)
-	v := o.status()
-	service, _ := v["service"].(map[string]any)
-	if service == nil || service["health"] != "pass" || !slices.Equal(needsDoing(v)[len(needsDoing(v))-1:],
-		[]string{"there was no backup yet: run 'widgetd backup FILE', best each day"}) {
-		t.Fatalf("while it runs: %v", v)
-	}
-	p.stop(syscall.SIGKILL)
-	if v := o.object("status"); v["service"] != nil || needsDoing(v)[0] != "the service is not running: start it" {
-		t.Fatalf("after the kill: %v", v)
-	}
-	p = serveProcess(t, o) // takes the old socket's place
-	if v := o.object("status"); v["service"] == nil {
-		t.Fatalf("after the restart: %v", v)
-	}
-	p.stop(syscall.SIGTERM)
-	if _, err := os.Lstat(filepath.Join(o.dir, "widgetd.sock")); err == nil {
-		t.Error("the socket is left after a clean stop")
-	}
-}
-
 func TestStatus_saysWhoCalls(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -279,69 +239,6 @@ func TestStatus_saysWhoCalls(t *testing.T) {
 	if got := s.server.serviceStatus().Callers; !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-}
-
-func TestStatus_hasOneLineForEachKindOfTroubleWhatRingsThenMoneyThenAgeFirst(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		for range 12 {
-			p := s.start(s.place().ID)
-			s.atProvider(p, func(x *testSession) { x.amount = 1 })
-			s.authorize(p)
-			s.settle(p)
-		}
-		s.sql(manyWebhooks(300), s.account, newStamp(time.Now()), webhookDisabled, disabledFailing)
-		s.change(func(t *tx) error {
-			var errs []error
-			for i := range 30 {
-				account := t.addAccount(fmt.Sprint("books ", i), false)
-				c, err := addBooks(t, s.keys, account, productXero,
-					func(c *bookConnection) { c.NeedsReconnectAt = t.now })
-				if err != nil {
-					return err
-				}
-				since := t.now.after(-days(9 + i))
-				_, err = addBooksExport(t, c, "2000-01-01", exportHeld, heldReconnect, since)
-				_, failed := addBooksExport(t, c, "2000-01-02", exportFailed, "400", since)
-				errs = append(errs, err, failed)
-			}
-			return errors.Join(errs...)
-		})
-		print := func(columns string) string {
-			var out strings.Builder
-			env := filesIn(s.dir)
-			env["COLUMNS"] = columns
-			getenv := func(name string) string { return env[name] }
-			s.check(run(s.t.Context(), []string{"status"}, getenv, &out, io.Discard))
-			return out.String()
-		}
-		text := print("80")
-		if id := regexp.MustCompile(`(?m)ord_\w{26}'$`); len(id.FindAllString(print("20"), -1)) != 1 {
-			t.Errorf("an id is broken:\n%s", print("20"))
-		}
-		_, needs, _ := strings.Cut(text, "needs doing\n")
-		today, long := newStamp(time.Now()).day(), newStamp(time.Now()).after(-days(38)).day()
-		want := []string{
-			"the service is not running: start it",
-			"30 entries failed since " + long,
-			"30 entries held since " + long + " (needs_reconnect)",
-			"12 payments in review since " + today,
-			"30 connections with books wait for their owners since " + today,
-			"there was no backup yet: run 'widgetd backup FILE', best each day",
-			"300 webhooks disabled for failing since " + today,
-		}
-		got := []string{}
-		for line := range strings.Lines(needs) {
-			if !strings.HasPrefix(line, "    ") {
-				what, _, _ := strings.Cut(strings.TrimSpace(line), ": '")
-				got = append(got, strings.TrimSuffix(what, ":"))
-			}
-		}
-		equal(t, "what needs doing", got, want)
-		if n := strings.Count(text, "\n"); n > 40 {
-			t.Errorf("%d lines:\n%s", n, text)
-		}
-	})
 }
 
 func TestStatus_checkTellsByItsExitStatusAndOneLine(t *testing.T) {
@@ -370,16 +267,6 @@ func TestStatus_checkTellsByItsExitStatusAndOneLine(t *testing.T) {
 	s.server.draining.Store(true)
 	check(exitNotRunning, "1 thing to do: the service is stopping")
 	s.server.draining.Store(false)
-}
-
-func TestStatus_checkEndsTheProgramWithItsStatus(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	cmd := exec.Command(builtProgram(t), "status", "-check", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"])
-	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState.ExitCode() != 3 || !strings.HasPrefix(string(out), "2 things to do: ") {
-		t.Errorf("%v %s", err, out)
-	}
 }
 
 func TestStatus_countsManyLicencesWithoutReadingEach(t *testing.T) {

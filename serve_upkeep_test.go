@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -20,184 +18,9 @@ func (c *wallClock) now() time.Time { return time.Now().Add(time.Duration(c.offs
 
 func (c *wallClock) set(by time.Duration) { c.offset.Store(int64(by)) }
 
-// jumps are how far the clock is set, from a moment in the year 2000.
-var jumps = map[string]time.Duration{
-	"an hour forward": time.Hour, "an hour back": -time.Hour, "a day forward": 24 * time.Hour,
-	"a day back": -24 * time.Hour,
-	"to 1970":    time.Date(1970, 1, 2, 0, 0, 0, 0, time.UTC).Sub(time.Date(2000, 1, 3, 0, 0, 0, 0, time.UTC)),
-	"to 2040":    time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC).Sub(time.Date(2000, 1, 3, 0, 0, 0, 0, time.UTC)),
-}
-
-// A clockCase is a service whose clock is set and set right again.
-type clockCase struct {
-	*service
-	clock    *wallClock
-	by       time.Duration
-	began    time.Time
-	widget   string // of an account that allows more than an address may
-	taken    int    // of the bucket of an address, which is of 60 requests a minute
-	token    string
-	lead     string
-	ended    [2]string // id and key of a licence that ended two days ago
-	ends     [2]string // of one that ends in 30 days
-	floating [2]string // of one with a single floating seat
-	device   string    // that holds it
-}
-
-// drain makes requests until the limit of their address refuses one, and returns how many it let pass.
-func (c *clockCase) drain() (n int) {
-	c.t.Helper()
-	for {
-		switch a := c.get("/widget/stats?from=no&widget="+c.widget, "Peer: 192.0.2.1:1"); a.status {
-		case 422: // charged all the same
-			n++
-		case 429:
-			c.taken += n
-			return n
-		default:
-			c.t.Fatalf("%d %s", a.status, a.body)
-		}
-	}
-}
-
-func (c *clockCase) postKeyed() answer {
-	c.t.Helper()
-	return c.post("/widget/leads", anyLead, "Idempotency-Key: once-and-for-all").is(200)
-}
-
-// prepare brings about what the clock must not undo.
-func (c *clockCase) prepare() {
-	c.t.Helper()
-	account := c.addAccount("Other")
-	c.change(func(t *tx) error { return t.setRate(account, 1000) })
-	c.widget = c.addWidget(account)
-	c.token = c.service.token(c.account, scopeLeads) // for an hour
-	time.Sleep(49 * time.Hour)
-	now := newStamp(time.Now())
-	issue := func(l license) [2]string {
-		id, key := c.addLicense(l)
-		return [2]string{id, key}
-	}
-	c.ended = issue(license{ExpiresAt: now.after(-48 * time.Hour)})
-	c.ends = issue(license{ExpiresAt: now.after(30 * 24 * time.Hour)})
-	c.floating = issue(license{terms: terms{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 2}})
-	c.activate(c.ends[1], "a").is(200)
-	c.device = c.activate(c.floating[1], "a").is(200).text("device", "id")
-	c.advance() // writes the event of the licence that ended
-	c.get("/widget/health").is(200)
-	c.lead = c.postKeyed().text("id")
-	c.began = time.Now()
-	c.drain()
-}
-
-// wrong checks what holds while the clock is wrong.
-func (c *clockCase) wrong() {
-	c.t.Helper()
-	equal(c.t, "what a drained bucket gave", c.drain(), 0)
-	time.Sleep(betweenTicks)
-	c.get("/leads", bearer(c.token)).is(401, "invalid_token")
-	if c.by > -48*time.Hour { // else the end has not come
-		c.verifyKey(c.ended[1], "a").answers("expired")
-		if a := c.activate(c.ended[1], "a"); c.by > signingTrusted {
-			a.is(503, "clock_doubted")
-		} else {
-			a.is(403, "license_expired")
-		}
-	}
-	if c.by < 24*time.Hour {
-		c.postKeyed().has("Idempotency-Replayed: true").tells("id", c.lead)
-	}
-	verify := func() string {
-		return c.post("/widget/license/verify", activateBody(c.floating[1], "b")).is(200).text("code")
-	}
-	for _, state := range []string{"revoked", "active"} {
-		c.otherProcess(`UPDATE licenses SET state = ? WHERE id = ?`, state, c.floating[0])
-		time.Sleep(foreignInterval)
-		verify() // has the writer look
-		time.Sleep(time.Second)
-		if got := verify(); (got == "revoked") != (state == "revoked") {
-			c.t.Errorf("another process made it %s; a second later it is %s", state, got)
-		}
-	}
-	checks := c.get("/widget/health").is(200).json()["checks"].(map[string]any)
-	probe := checks["sqlite:responseTime"].([]any)[0].(map[string]any)["time"]
-	at, err := time.Parse(time.RFC3339, probe.(string))
-	if c.check(err); at.Sub(c.clock.now()).Abs() > 5*time.Second {
-		c.t.Errorf("health was last proved at %v, now it is %v", at, c.clock.now())
-	}
-}
-
-// right checks what holds once the clock is right again.
-func (c *clockCase) right() {
-	c.t.Helper()
-	c.drain()
-	if most := 60 + int(time.Since(c.began).Seconds()); c.taken > most {
-		c.t.Errorf("a bucket gave %d, at most %d are right", c.taken, most)
-	}
-	before := c.taken
-	for range 60 {
-		time.Sleep(time.Second)
-		c.drain()
-	}
-	if got := c.taken - before; got < 59 || got > 60 {
-		c.t.Errorf("in a minute a bucket gave %d", got)
-	}
-	c.get("/leads", bearer(c.token)).is(401, "invalid_token")
-	c.verifyKey(c.ended[1], "a").answers("expired")
-	c.verifyKey(c.ends[1], "a").answers("valid")
-	c.postKeyed().has("Idempotency-Replayed: true").tells("id", c.lead)
-	c.activate(c.floating[1], "b").is(409, "seat_limit_reached")
-	c.verifyKey(c.floating[1], "a").answers("valid").tells("device.id", c.device)
-	c.counts(1, `SELECT count(*) FROM devices WHERE license_id = ? AND state = 'active'`, c.floating[0])
-}
-
-// events checks that every end was written once, however often its moment came.
-func (c *clockCase) events() {
-	c.t.Helper()
-	for _, check := range []struct {
-		after time.Duration
-		want  int
-	}{{0, 0}, {31 * 24 * time.Hour, 1}, {24 * time.Hour, 1}} {
-		time.Sleep(check.after)
-		c.advance()
-		for id, want := range map[string]int{c.ends[0]: check.want, c.ended[0]: 1} {
-			c.counts(want, `SELECT count(*) FROM events WHERE subject_id = ? AND type = 'license.expired'`, id)
-		}
-	}
-}
-
 // betweenTicks is a time to wait after which no tick of the chores comes at the same moment: a
 // clock that is set during one would be read before and after.
 const betweenTicks = 2500 * time.Millisecond
-
-func TestClock_thatIsSetAndSetRightUndoesNothing(t *testing.T) {
-	t.Parallel()
-	for name, by := range jumps {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				clock := &wallClock{}
-				s := newService(t, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
-				c := &clockCase{service: s, clock: clock, by: by}
-				c.prepare()
-				stop := s.beside(s.server.runChores)
-				time.Sleep(betweenTicks)
-				c.drain()
-				clock.set(by)
-				c.wrong()
-				time.Sleep(2 * sweepInterval) // what is swept is swept now
-				clock.set(0)
-				time.Sleep(betweenTicks)
-				c.right()
-				stop()
-				c.events()
-				noticed := regexp.MustCompile(`msg="the clock was set" by=\S+`).FindAllString(s.log.String(), -1)
-				said := `msg="the clock was set" by=`
-				sameText(t, "noticed", noticed, []string{said + by.String(), said + (-by).String()})
-			})
-		})
-	}
-}
 
 // startsAgain has the service start over its database, as a new process does: what only memory held is gone. The
 // kernel says that the clock is synchronised once the result is set.
@@ -249,7 +72,8 @@ func (s *service) clockSays(fault clockFault) {
 func TestClock_thatIsWrongAtTheStartDestroysNothing(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]time.Duration{
-		"in local time": 2 * time.Hour, "500 days ahead": 500 * 24 * time.Hour, "in 2040": jumps["to 2040"],
+		"in local time": 2 * time.Hour, "500 days ahead": 500 * 24 * time.Hour, "a day back": -24 * time.Hour,
+		"in 2040": time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC).Sub(time.Date(2000, 1, 3, 0, 0, 0, 0, time.UTC)),
 	} {
 		for _, serving := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, while serving %v", name, serving), func(t *testing.T) {
@@ -278,7 +102,11 @@ func survivesTheClock(t *testing.T, by time.Duration, serving bool) {
 	s.activate(key, "a").is(200)
 	_, ends := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(time.Hour))})
 	s.activate(ends, "a").is(200)
-	s.post("/widget/leads", anyLead, "Idempotency-Key: once-and-for-all").is(200)
+	lead := s.post("/widget/leads", anyLead, "Idempotency-Key: once-and-for-all").is(200).text("id")
+	stats := "/widget/stats?from=no&widget=" + s.addWidget(s.account)
+	drained := func() bool { return s.get(stats, "Peer: 192.0.2.9:1").status == 429 }
+	for !drained() {
+	}
 	if !serving {
 		stop()
 		s.check(s.server.runFinalChores())
@@ -287,23 +115,35 @@ func survivesTheClock(t *testing.T, by time.Duration, serving bool) {
 		stop = s.beside(s.server.runChores)
 	} else {
 		clock.set(by)
+		failIf(t, !drained(), "a limit is over by the clock alone")
+		equal(t, "doubted before the next look at the clock", s.server.clockDoubted(), by > 0)
+		if by > signingTrusted {
+			s.activate(ends, "b").is(503, "clock_doubted")
+		}
 	}
 	before := s.dump()
 	time.Sleep(2*sweepInterval + betweenTicks)
-	s.unchanged(before)
+	if by > 0 { // else it goes on, as on a day before
+		s.unchanged(before)
+	}
 	if s.activate(key, "b").status == 200 {
 		t.Error("a seat that has not lapsed is given away")
 	}
+	fault := map[bool]clockFault{true: clockAhead, false: clockBehind}[by > 0]
 	if by > signingTrusted {
-		s.clockSays(clockFarAhead)
-	} else {
-		s.clockSays(clockAhead)
+		fault = clockFarAhead
 	}
+	s.clockSays(fault)
 	clock.set(0)
 	time.Sleep(betweenTicks)
 	s.clockSays("")
 	s.get("/leads", "Authorization: Bearer "+token).is(200)
 	s.activate(key, "a").is(200)
+	s.post("/widget/leads", anyLead, "Idempotency-Key: once-and-for-all").
+		has("Idempotency-Replayed: true").tells("id", lead)
+	if set := `msg="the clock was set" by=`; serving {
+		contains(t, s.log.String(), set+by.String(), set+(-by).String())
+	}
 	stop()
 	time.Sleep(2 * time.Hour)
 	stop = s.beside(s.server.runChores) // and what is due then is done
@@ -393,22 +233,6 @@ func TestClock_signsNoTokenThatACommandWouldIssue(t *testing.T) {
 	o.do(issue...)
 }
 
-func TestClock_thatJumpsIsDoubtedBeforeTheNextLookAtIt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		clock := &wallClock{}
-		s := newService(t, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
-		_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(5)}})
-		clock.set(48 * time.Hour)
-		s.activate(key, "a").is(503, "clock_doubted")
-		clock.set(clockTrusted)
-		s.activate(key, "a").is(200)
-		if clock.set(clockTrusted + time.Second); !s.server.clockDoubted() {
-			t.Error("the clock is trusted")
-		}
-	})
-}
-
 func TestClock_behindTheLastTimeWarnsAndMovesNothingBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -473,26 +297,6 @@ func TestClock_isWrittenAtMostOnceAMinuteAndAtTheStop(t *testing.T) {
 			t.Errorf("at the stop the file has what was %v before", since)
 		}
 	})
-}
-
-func TestClock_thatIsDoubtedShowsInStatus(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.startsAfter(500 * 24 * time.Hour)
-	s.server.statusSocket = socketPath(s.store.path)
-	s.serving()
-	advice := string(clockFarAhead) + ": set the clock right, or if it is right, run 'widgetd clock accept'"
-	var v map[string]any
-	s.check(json.Unmarshal([]byte(settled(func() string { return s.must("status", "-json") })), &v))
-	if needs, service := needsDoing(v), v["service"].(map[string]any); needs[0] != advice || len(needs) != 2 ||
-		service["clock"] != string(clockFarAhead) || service["output"] != string(clockFarAhead) {
-		t.Errorf("not told once by health, by the clock and as what needs doing: %v", v)
-	}
-	s.must("clock", "accept")
-	if !soon(func() bool { return !s.server.clockDoubted() }) {
-		t.Fatal("a running service does not notice")
-	}
-	lacks(t, s.must("status", "-json"), advice)
 }
 
 // advance lets time do its work, as the service does every second.

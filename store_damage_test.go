@@ -5,13 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -177,25 +178,6 @@ func TestLists_leaveOutTheRowThatCanNotBeRead(t *testing.T) {
 	}
 }
 
-func TestLists_logATableWithRowsThatCanNotBeReadOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		s.addLicense(license{})
-		s.addLicense(license{})
-		raw(t, s.store.path, withoutRules+`UPDATE licenses SET expires_at = `+noDay)
-		s.notice()
-		s.damaged = true
-		for range 130 {
-			s.get("/licenses", bearer(s.token(s.account, scopeAdmin))).is(200)
-			time.Sleep(time.Minute)
-		}
-		if n := strings.Count(s.log.String(), "a row can't be read"); n != 1 {
-			t.Errorf("%d lines in 130 minutes, want 1\n%s", n, s.log)
-		}
-	})
-}
-
 // Against anybody who would learn another's ids from a row that can't be read, or fill the log with it: a problem
 // names the row only to who named it in the path; one line for each table until a check passes.
 func TestRow_thatCanNotBeReadIsNamedToWhoNamesItAndOthersGoOn(t *testing.T) {
@@ -328,8 +310,7 @@ func TestCheck_readsEveryRowAsTheProgramDoes(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	path := o.env["WIDGETD_DB"]
-	writeFile(t, path, fillFile(t).content)
-	o.do("plan", "add", `{"name":"pro","product":"kds"}`)
+	writeFile(t, path, fileBytes(t, upgradedDatabase(t, 8)))
 	out, _ := o.try("check")
 	lacks(t, out, "can't be read")
 	objects, err := declaredObjects()
@@ -352,6 +333,9 @@ func TestCheck_readsEveryRowAsTheProgramDoes(t *testing.T) {
 			}
 			for _, of := range regexp.MustCompile(`json_type\((\w+)\) = '(\w+)'`).FindAllStringSubmatch(text, -1) {
 				equal(t, fmt.Sprintf("check reads %s", table), read[table], true)
+				if table == "webhooks" || table == "apps" {
+					continue // of whose arrays only the strings are read
+				}
 				// SQLite takes both for what the rule wants: any array, and an object as JSON5 has it.
 				value := map[string]string{"array": "[[1]]", "object": "{a: 1}"}[of[2]]
 				if n := 0; s.one(`SELECT count(`+of[1]+`) FROM `+table, nil, &n) == nil && n > 0 {
@@ -500,4 +484,94 @@ func TestWorkers_askNoProviderAboutAPaymentThatCanNotBeRead(t *testing.T) {
 		}
 		s.healthNow().is(200).members("status", "warn")
 	})
+}
+
+func TestDamage_ofOneByteIsRefusedOrServedWithProperAnswers(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	s := newService(t, withoutAddressLimits)
+	s.rowOfEach()
+	license, key := s.addLicense(license{})
+	lease := bearer(s.activate(key, "kitchen-1").is(200).text("token"))
+	admin := bearer(s.token(s.account, scopeAdmin))
+	s.post("/widget/leads", anyLead, "Idempotency-Key: again").is(200)
+	s.reopen(storeOptions{}) // so that all is in the file
+	sound, path := fileBytes(t, s.store.path), filepath.Join(t.TempDir(), "damaged.db")
+	damages, choices, refused, statuses := size(4, 60), random(t, 0), 0, map[int]int{}
+	for n := range damages {
+		at, with := choices.IntN(len(sound)), byte(1+choices.IntN(255))
+		switch {
+		case n%8 == 1:
+			at = choices.IntN(4096) // the first page
+		case n%2 == 0:
+			at += choices.IntN(12) - at%4096 // the header of a page breaks more
+		}
+		content := slices.Clone(sound)
+		content[at] ^= with
+		writeFile(t, path, content)
+		what := fmt.Sprintf("byte %d changed by %#02x", at, with)
+		hangs := time.AfterFunc(hangs, func() { panic(what + ": no answer") })
+		all, ok := serveDamaged(t, what, path, s.keys, func(s *service) []answer {
+			defer s.server.sweep(t.Context(), time.Now().Add(time.Hour)) // errors go to the log
+			defer s.server.runTransitions(t.Context())
+			return []answer{s.get("/widget/health"), s.get("/licenses?limit=200", admin),
+				s.get("/leads?limit=200", admin), s.get("/licenses/"+license+"/devices", admin),
+				s.get("/events?limit=200", admin), s.get("/widget/stats", admin), s.activate(key, "kitchen-2"),
+				s.post("/widget/license/verify", `{}`, lease), s.post("/widget/leads", anyLead),
+				s.post("/widget/leads", anyLead, "Idempotency-Key: again"),
+				s.post("/leads/erase", `{"email":"guest1@example.com"}`, admin),
+				s.post("/licenses/"+license+"/suspend", `{"reason":"test"}`, admin)}
+		})
+		hangs.Stop()
+		must(t, errors.Join(os.Remove(path), removeLog(path)))
+		refused += oneIf[!ok]
+		for _, a := range all {
+			statuses[a.status]++
+		}
+	}
+	t.Logf("%d changes: %d refused at start, answers %v", damages, refused, statuses)
+}
+
+// serveDamaged asks a service on a damaged file, unless its start is refused. It complains about whatever is neither a
+// clear line nor a proper answer.
+func serveDamaged(t *testing.T, what, path string, keys *keyring, ask func(*service) []answer) (all []answer, ok bool) {
+	t.Helper()
+	faults, err := checkFile(path)
+	found := err != nil || len(faults) > 0
+	st, err := openStore(path, storeOptions{busyTimeout: time.Second})
+	if err != nil {
+		oneLine(t, err, "")
+		failIf(t, !found, "%s: refused (%v), but check finds nothing", what, err)
+		return nil, false
+	}
+	defer st.close() // its error is the damage
+	var log strings.Builder
+	s := &service{t: t, dir: filepath.Dir(path), store: st, keys: keys, damaged: true}
+	how := serverOptions{nounOptions: nounOptions{legacySunset: defaultSunset}}
+	withoutAddressLimits(nil, &how)
+	s.server, err = newServer(st, keys, how, slog.New(slog.NewTextHandler(&log, nil)), nouns())
+	if err != nil {
+		oneLine(t, err, "")
+		return nil, false
+	}
+	all = ask(s)
+	lacks(t, log.String(), "panic")
+	for _, a := range all {
+		// A rule or an index that was changed and now refuses what is right can't be told from a fault of ours that
+		// it stops.
+		ruled := found && strings.Contains(log.String(), "constraint failed")
+		proper := a.status < 500 || a.status == 503 || ruled || a.text("code") == "row_unreadable"
+		failIf(t, !proper, "%s: %d %s\n%s", what, a.status, a.body, log.String())
+	}
+	return all, true
+}
+
+// removeLog removes what a service that could not close its file has left.
+func removeLog(path string) (err error) {
+	for _, suffix := range []string{"-wal", "-shm"} {
+		if e := os.Remove(path + suffix); !errors.Is(e, os.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
 }

@@ -7,7 +7,6 @@ import (
 	"database/sql/driver"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -112,27 +111,6 @@ func TestWriter_givesEachJobOfABatchItsOwnFate(t *testing.T) {
 	})
 }
 
-func TestWriter_skipsACallerWhoLeavesBeforeItsTurn(t *testing.T) {
-	t.Parallel()
-	s := openTestStore(t, makeStore(t), storeOptions{})
-	release := holdWriter(t, s)
-	ctx, cancel := context.WithCancel(t.Context())
-	ran := false
-	gone := queue(s, ctx, func(*tx) error { ran = true; return nil })[0]
-	stays := queue(s, t.Context(), named("stays"))[0]
-	cancel()
-	if err := <-gone; !errors.Is(err, context.Canceled) {
-		t.Errorf("the caller who left got %v", err)
-	}
-	release()
-	if err := <-stays; err != nil {
-		t.Errorf("the caller who stayed got %v", err)
-	}
-	if ran {
-		t.Error("the function of the caller who left was run")
-	}
-}
-
 // Under a lock, each transaction that begins waits as long as SQLite does, and a stop waits for all of them.
 func TestWriter_beginsNoTransactionForCallersWhoHaveLeft(t *testing.T) {
 	t.Parallel()
@@ -178,6 +156,10 @@ func TestWriter_runsWhatIsQueuedWhenItClosesAndRefusesTheRest(t *testing.T) {
 	s := openTestStore(t, path, storeOptions{})
 	release := holdWriter(t, s)
 	queued := queue(s, t.Context(), named("a"), named("b"), named("c"))
+	ctx, leave := context.WithCancel(t.Context())
+	gone := queue(s, ctx, named("of a caller who leaves before its turn"))[0]
+	leave()
+	failIf(t, !errors.Is(<-gone, context.Canceled), "a caller who left is told something else")
 	closed := make(chan error, 1)
 	go func() { closed <- s.close() }()
 	<-s.closing
@@ -215,13 +197,6 @@ func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
 	equal(t, "parts of the huge one", s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'huge %'`), 0)
 }
 
-// everyFault has every call of the writer, or of an upgrade, fail in each of the three forms with each of the
-// errors, which takes minutes; with -long each call of the writer, and each eighth one of an upgrade, fails in one form
-// with one error:
-//
-//	go test -run WhicheverCallFails -every-fault -timeout 30m
-var everyFault = flag.Bool("every-fault", false, "have every call fail in every form with every error")
-
 // underRace tells whether the race detector runs, which makes SQLite ten times slower.
 var underRace = sync.OnceValue(func() bool {
 	info, _ := debug.ReadBuildInfo()
@@ -244,7 +219,7 @@ func manyCommandsUnderRace(t testing.TB) { notUnderRace(t, "too many commands fo
 // strikes reports whether call n is to fail in this form, with error k of so many: of so many calls one, each
 // with the next error.
 func (how form) strikes(n, k, kinds, of int) bool {
-	return *everyFault || n%of == int(how)*of/3 && k == n/of%kinds
+	return n%of == int(how)*of/3 && k == n/of%kinds
 }
 
 // A faultBench is a service whose writer can be made to fail.
@@ -278,9 +253,6 @@ type faultRun struct {
 	keys     [3]string
 	answers  int // stored under an Idempotency-Key before it began
 	looked   int // how often memory was held against the file
-
-	looseWidget      string // whose clicks come without a key
-	counted, unknown int    // those that were acknowledged, and those that may be counted
 }
 
 // prepare makes what a run needs. A cold run finds no statement prepared.
@@ -288,7 +260,7 @@ func (b *faultBench) prepare(cold bool) *faultRun {
 	b.t.Helper()
 	b.runs++
 	r := &faultRun{faultBench: b, name: fmt.Sprint("run", b.runs)}
-	r.widget, r.looseWidget = r.addWidget(r.account), r.addWidget(r.account)
+	r.widget = r.addWidget(r.account)
 	for i, seats := range []int{2, 2, 1} {
 		r.licenses[i], r.keys[i] = r.addLicense(license{
 			terms: terms{Product: fmt.Sprint("product ", i), MaxDevices: &seats}})
@@ -308,12 +280,13 @@ func (r *faultRun) device(license int, fingerprint string) string {
 	return activateBody(r.keys[license], fingerprint)
 }
 
+const activatePath, deactivatePath = "/widget/license/activate", "/widget/license/deactivate"
+
 // An act is one request of the scenario.
 type act struct {
 	path, body string
 	status     int
 	says       string // what the first answer holds
-	once       bool   // it is sent without a key, and never again
 }
 
 func (r *faultRun) lead(name string) act {
@@ -324,13 +297,6 @@ func (r *faultRun) lead(name string) act {
 func (r *faultRun) events(widget, item string) act {
 	body := fmt.Sprintf(`{"widget":%q,"events":[{"type":"click","item":%q},{"type":"order"}]}`, widget, item)
 	return act{path: "/widget/events", body: body, status: 204}
-}
-
-// loose reports a click without a key: nobody can tell a second one from the first.
-func (r *faultRun) loose() act {
-	a := r.events(r.looseWidget, "bread")
-	a.once = true
-	return a
 }
 
 // acts are the requests that are sent one after the other, and those that are sent
@@ -348,9 +314,9 @@ func (r *faultRun) acts() (first, together, last []act) {
 	other := act{path: activatePath, body: strings.Replace(r.device(1, "e"), "{", `{"product":"another",`, 1),
 		status: 403, says: "product_mismatch"}
 	first = []act{r.lead("ada"), takes(r.device(0, "a")), takes(r.device(0, "b")), full(r.device(0, "c")),
-		r.events(r.widget, "soup"), r.loose(), frees(r.device(0, "a")), takes(r.device(0, "c"))}
+		r.events(r.widget, "soup"), frees(r.device(0, "a")), takes(r.device(0, "c"))}
 	together = []act{r.lead("bob"), takes(r.device(1, "d")), full(r.device(2, "late")), r.events(r.widget, "salad"),
-		other, r.loose(), frees(r.device(0, "b"))}
+		other, frees(r.device(0, "b"))}
 	return first, together, []act{r.lead("cleo")}
 }
 
@@ -360,11 +326,7 @@ func (r *faultRun) where() string {
 
 // send sends an act under an Idempotency-Key of its own.
 func (r *faultRun) send(a act, n int) answer {
-	headers := []string{"Origin: " + siteOrigin}
-	if !a.once {
-		headers = append(headers, fmt.Sprint("Idempotency-Key: ", r.name, "-", n))
-	}
-	return r.post(a.path, a.body, headers...)
+	return r.post(a.path, a.body, "Origin: "+siteOrigin, fmt.Sprint("Idempotency-Key: ", r.name, "-", n))
 }
 
 // settled reports whether an act came to its end, and complains when it failed in
@@ -374,9 +336,6 @@ func (r *faultRun) settled(a act, got answer, again bool) bool {
 	struck := r.fault.hit()
 	switch {
 	case got.status == a.status && (again || strings.Contains(got.body, a.says)):
-		if a.once {
-			r.counted++
-		}
 		return true
 	case got.status != 503 && got.status != 500 || struck == "":
 		r.t.Errorf("%s: %s %s: %d %s", r.where(), a.path, a.body, got.status, got.body)
@@ -384,10 +343,7 @@ func (r *faultRun) settled(a act, got answer, again bool) bool {
 		r.t.Errorf("%s: whether it was written is not known, and the answer is %d %s",
 			r.where(), got.status, got.body)
 	}
-	if a.once {
-		r.unknown++
-	}
-	return a.once
+	return false
 }
 
 // insist sends an act until it comes to its end.
@@ -449,10 +405,6 @@ func (r *faultRun) play() {
 	}
 	r.looked = 0
 	r.truthful()
-	if n := r.clicks(r.looseWidget); n < r.counted || n > r.counted+r.unknown {
-		r.t.Errorf("%s: %d clicks without a key were acknowledged and of %d nobody knows; the file has %d",
-			r.where(), r.counted, r.unknown, n)
-	}
 }
 
 // clicks is how many clicks on a widget the file has.

@@ -2,14 +2,12 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -26,29 +24,14 @@ import (
 	"time"
 )
 
-// A patron is one client: it has one request on its way at a time, and remembers what it was told.
-type patron interface {
-	step(link) error      // one request; an error: no answer came, and a request may be open
-	open() bool           // an answer is missing
-	compare(*store) error // holds the file against what it was told
-	ask(link) error       // asks again for the answer that is missing
-}
-
 var errUntrue = errors.New("untrue")
 
 func untrue(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errUntrue}, args...)...)
 }
 
-// withKey returns headers with an Idempotency-Key; "": without one.
-func withKey(key string, headers ...string) []string {
-	if key == "" {
-		return headers
-	}
-	return append(headers, "Idempotency-Key: "+key)
-}
-
-// A leadPatron posts leads, with or without an Idempotency-Key.
+// A leadPatron is a client that posts leads, with or without an Idempotency-Key: it has one request on its way at a
+// time, and remembers what it was told.
 type leadPatron struct {
 	name    string
 	keyed   bool
@@ -59,12 +42,12 @@ type leadPatron struct {
 }
 
 func (p *leadPatron) post(l link, email string) error {
-	key := ""
+	var headers []string
 	if p.keyed {
-		key = email
+		headers = append(headers, "Idempotency-Key: "+email)
 	}
 	p.missing = email
-	a, err := l.post("/widget/leads", `{"type":"newsletter","email":"`+email+`"}`, withKey(key)...)
+	a, err := l.post("/widget/leads", `{"type":"newsletter","email":"`+email+`"}`, headers...)
 	if err != nil {
 		return err
 	}
@@ -78,12 +61,11 @@ func (p *leadPatron) post(l link, email string) error {
 	return nil
 }
 
+// step posts one lead more. An error: no answer came, and it may have been kept.
 func (p *leadPatron) step(l link) error {
 	p.n++
 	return p.post(l, fmt.Sprintf("%s-%d@example.com", p.name, p.n))
 }
-
-func (p *leadPatron) open() bool { return p.missing != "" }
 
 // ask posts the lead that was not answered again, and the last one that was.
 func (p *leadPatron) ask(l link) error {
@@ -103,6 +85,7 @@ func (p *leadPatron) ask(l link) error {
 	return nil
 }
 
+// compare holds the file against what it was told.
 func (p *leadPatron) compare(st *store) error {
 	for _, email := range append([]string{p.missing}, p.fresh...) {
 		var n int
@@ -121,207 +104,8 @@ func (p *leadPatron) compare(st *store) error {
 	return nil
 }
 
-// A clickPatron reports clicks on a widget of its own.
-type clickPatron struct {
-	widget  string
-	keyed   bool
-	n       int // the number of the last report
-	missing int // the number of the report whose answer did not come; 0: none
-	clicks  int // acknowledged
-}
-
-func (p *clickPatron) report(l link, n int) error {
-	key := ""
-	if p.keyed {
-		key = fmt.Sprint(p.widget, "-", n)
-	}
-	repeated := n < p.n
-	p.missing = n
-	a, err := l.post("/widget/events", `{"widget":"`+p.widget+`","events":[{"type":"click","item":"soup"}]}`,
-		withKey(key, "Origin: "+siteOrigin)...)
-	if err != nil {
-		return err
-	}
-	if a.status != 204 || repeated && !a.replayed {
-		return untrue("click %d: %+v", n, a)
-	}
-	p.missing = 0
-	if !repeated {
-		p.clicks++
-	}
-	return nil
-}
-
-func (p *clickPatron) step(l link) error {
-	p.n++
-	return p.report(l, p.n)
-}
-
-func (p *clickPatron) open() bool { return p.missing != 0 }
-
-// ask reports the click that was not answered again, and one that was: with a key
-// only, for without one each report counts.
-func (p *clickPatron) ask(l link) error {
-	if !p.keyed {
-		return nil
-	}
-	if p.missing != 0 {
-		if err := p.report(l, p.missing); err != nil {
-			return err
-		}
-	}
-	if p.n < 2 {
-		return nil
-	}
-	return p.report(l, p.n-1)
-}
-
-func (p *clickPatron) compare(st *store) error {
-	var clicks, ofItems int
-	err := st.one(`SELECT (SELECT coalesce(sum(clicks), 0) FROM widget_counts WHERE widget_id = ?1),
-		(SELECT coalesce(sum(clicks), 0) FROM item_counts WHERE widget_id = ?1)`, []any{p.widget}, &clicks, &ofItems)
-	if err != nil {
-		return err
-	}
-	most := p.clicks
-	if p.missing != 0 {
-		most++
-	}
-	if clicks < p.clicks || clicks > most || clicks != ofItems {
-		return untrue("%d clicks were acknowledged and at most %d sent; the widget has %d, its items %d",
-			p.clicks, most, clicks, ofItems)
-	}
-	if !p.keyed {
-		p.missing, p.clicks = 0, clicks
-	}
-	return nil
-}
-
-// A seatPatron is a device that takes a seat of a licence which has fewer seats
-// than devices, is verified, and gives the seat back.
-type seatPatron struct {
-	license, key, fingerprint string
-
-	turn    int
-	path    string // of the request whose answer did not come; "": none
-	idemKey string // of the last activation
-	active  bool   // as last told, or found in the file after an answer that did not come
-	taken   int    // how often it took a seat
-	token   string
-}
-
-const activatePath, deactivatePath = "/widget/license/activate", "/widget/license/deactivate"
-
-func (p *seatPatron) send(l link) error {
-	key := ""
-	if p.path == activatePath {
-		key = p.idemKey
-	}
-	a, err := l.post(p.path, activateBody(p.key, p.fingerprint), withKey(key)...)
-	switch {
-	case err != nil:
-		return err
-	case p.path == activatePath && a.status == 200 && (a.replayed || a.Code == "already_active") == p.active:
-		if !p.active {
-			p.taken++
-		}
-		p.token, p.active = a.Token, true
-	case p.path == activatePath && a.status == 409 && a.Code == "seat_limit_reached" && !p.active:
-	case p.path == deactivatePath && a.status == 200 && a.Released == p.active:
-		p.active = false
-	default:
-		return untrue("%s of %s, which was active: %v: %+v", p.path, p.fingerprint, p.active, a)
-	}
-	p.path = ""
-	return nil
-}
-
-// verify shows the token of the last lease: it must be known, and the answer true.
-func (p *seatPatron) verify(l link) error {
-	if p.token == "" {
-		return nil
-	}
-	a, err := l.post("/widget/license/verify", `{}`, bearer(p.token))
-	want := map[bool]string{true: "valid", false: "device_released"}[p.active]
-	if err == nil && (a.status != 200 || a.Valid != p.active || a.Code != want) {
-		return untrue("verify of %s, which was active: %v: %+v", p.fingerprint, p.active, a)
-	}
-	return err
-}
-
-func (p *seatPatron) step(l link) error {
-	p.turn++
-	switch {
-	case p.turn%2 == 0:
-		return p.verify(l)
-	case p.active:
-		p.path = deactivatePath
-		return p.send(l)
-	}
-	p.path, p.idemKey = activatePath, ""
-	if p.turn%4 == 1 {
-		p.idemKey = fmt.Sprint(p.fingerprint, "-", p.turn)
-	}
-	return p.send(l)
-}
-
-func (p *seatPatron) open() bool { return p.path != "" }
-
-func (p *seatPatron) ask(l link) error {
-	if p.path != "" {
-		if err := p.send(l); err != nil {
-			return err
-		}
-	}
-	return p.verify(l)
-}
-
-func (p *seatPatron) compare(st *store) error {
-	hash := fingerprintHash(p.fingerprint)
-	d, err := orNil(st.deviceByFingerprint(p.license, hash[:]))
-	if err != nil {
-		return err
-	}
-	active, taken, events, released := false, 0, 0, 0
-	if d != nil {
-		active, taken = d.State == deviceActive, int(d.Activations)
-		err := st.one(`SELECT count(*) FILTER (WHERE type IN ('device.activated', 'device.reactivated')),
-			count(*) FILTER (WHERE type = 'device.released') FROM events WHERE json_extract(data, '$.device_id') = ?`,
-			[]any{d.ID}, &events, &released)
-		if err != nil {
-			return err
-		}
-	}
-	asTold := active == p.active && taken == p.taken
-	done := p.path == activatePath && active && !p.active && taken == p.taken+1 ||
-		p.path == deactivatePath && !active && p.active && taken == p.taken
-	if held := taken - released; !asTold && !done || events != taken || held != map[bool]int{true: 1}[active] {
-		return untrue("%s: told active %v after %d activations, %q open; in the file active %v after %d, "+
-			"with %d events and %d of release",
-			p.fingerprint, p.active, p.taken, p.path, active, taken, events, released)
-	}
-	p.active, p.taken = active, taken
-	return nil
-}
-
-// newPatrons are clients of every kind, and the widgets and the licence they need.
-func newPatrons(o *operator, seats int) (all []patron) {
-	o.do("account", "set-rate", o.account, "1000000")
-	for i := range 4 {
-		widget := o.object("widget", "add", "-account", o.account, fmt.Sprint("Widget ", i))["id"].(string)
-		all = append(all, &leadPatron{name: fmt.Sprint("c", i), keyed: i%2 == 1, ids: map[string]string{}},
-			&clickPatron{widget: widget, keyed: i%2 == 1})
-	}
-	added := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", fmt.Sprint(seats))
-	for i := range 2 * seats {
-		all = append(all, &seatPatron{license: added["id"].(string), key: added["key"].(string),
-			fingerprint: fmt.Sprint("device-", i)})
-	}
-	return all
-}
-
 // compareAll holds the file against what all were told, and against what must hold whatever they were told.
-func compareAll(o *operator, all []patron, seats int) {
+func compareAll(o *operator, all []*leadPatron) {
 	o.t.Helper()
 	o.store(func(st *store) {
 		for _, p := range all {
@@ -329,22 +113,22 @@ func compareAll(o *operator, all []patron, seats int) {
 				o.t.Error(err)
 			}
 		}
-		var most, leads, created, clones int
-		err := st.one(`SELECT (SELECT coalesce(max(seats_used), 0) FROM v_licenses), (SELECT count(*) FROM leads),
-			(SELECT count(DISTINCT subject_id) FROM events WHERE type = 'lead.created'),
-			(SELECT count(*) FROM events WHERE type = 'device.clone_suspected')`, nil, &most, &leads, &created, &clones)
-		if err != nil || most > seats || leads != created || clones != 0 {
-			o.t.Errorf("%d devices on %d seats, %d leads with %d events, %d suspected clones (%v)",
-				most, seats, leads, created, clones, err)
-		}
+		var leads, created int
+		must(o.t, st.one(`SELECT (SELECT count(*) FROM leads),
+			(SELECT count(DISTINCT subject_id) FROM events WHERE type = 'lead.created')`, nil, &leads, &created))
+		equal(o.t, "leads with an event", created, leads)
 	})
 }
 
-// askAll has every patron ask again for the answer that it lacks.
-func askAll(o *operator, p *process, all []patron) {
+// reviveAll starts the service, whose first answer, once it says that it serves, must be a health of 200. Then every
+// patron asks again for the answer that it lacks.
+func reviveAll(o *operator, all []*leadPatron) *process {
 	o.t.Helper()
-	client := newClient(o.t)
+	p, client := serveProcess(o.t, o), newClient(o.t)
 	defer client.CloseIdleConnections()
+	a, err := send(client, "GET", p.base+"/widget/health", "")
+	failIf(o.t, err != nil || a.status != 200, "health after a start: %v %v", a, err)
+	compareAll(o, all)
 	var asked sync.WaitGroup
 	for _, each := range all {
 		asked.Go(func() {
@@ -354,11 +138,12 @@ func askAll(o *operator, p *process, all []patron) {
 		})
 	}
 	asked.Wait()
+	return p
 }
 
 // loadUntil has every patron send until the service answers no more, and returns how often it did. kill is called
 // after some answers.
-func loadUntil(t *testing.T, p *process, all []patron, answers int64, kill func()) int64 {
+func loadUntil(t *testing.T, p *process, all []*leadPatron, answers int64, kill func()) int64 {
 	var load sync.WaitGroup
 	var got atomic.Int64
 	killing := make(chan struct{})
@@ -398,33 +183,19 @@ func killWhileStarting(o *operator, moment time.Duration) {
 	cmd.Wait()
 }
 
-// revive starts the service. Its first answer, once it says that it serves, must be a health of 200.
-func revive(o *operator) *process {
-	o.t.Helper()
-	p := serveProcess(o.t, o)
-	client := newClient(o.t)
-	client.Timeout = time.Minute
-	defer client.CloseIdleConnections()
-	res, err := client.Get(p.base + "/widget/health")
-	if err != nil || res.StatusCode != 200 {
-		o.t.Fatalf("health after a start: %v %v", res, err)
-	}
-	res.Body.Close()
-	return p
-}
-
 func TestCrash_atAnyMomentLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
-	const seats = 3
 	o := newOperator(t)
-	all := newPatrons(o, seats)
+	o.do("account", "set-rate", o.account, "1000000")
+	var all []*leadPatron
+	for i := range 12 {
+		all = append(all, &leadPatron{name: fmt.Sprint("c", i), keyed: i%2 == 1, ids: map[string]string{}})
+	}
 	open, answers, kills, choices := 0, int64(0), size(4, 30), random(t, 0)
 	upTo := func(most time.Duration) time.Duration { return time.Duration(choices.Int64N(int64(most))) }
 	for n := range kills {
-		p := revive(o)
-		compareAll(o, all, seats)
-		askAll(o, p, all)
-		compareAll(o, all, seats)
+		p := reviveAll(o, all)
+		compareAll(o, all)
 		answers += loadUntil(t, p, all, 20+choices.Int64N(100), func() {
 			if n%2 == 1 {
 				p.cmd.Process.Signal(syscall.SIGTERM)
@@ -437,74 +208,48 @@ func TestCrash_atAnyMomentLosesAndDoublesNothing(t *testing.T) {
 			killWhileStarting(o, upTo(40*time.Millisecond))
 		}
 		for _, each := range all {
-			if each.open() {
-				open++
-			}
+			open += oneIf[each.missing != ""]
 		}
 		if t.Failed() {
 			t.Fatalf("after kill %d", n)
 		}
 	}
-	compareEverything(o, all, seats)
+	reviveAll(o, all).stopCleanly()
+	told := 0
+	for _, each := range all {
+		each.fresh = slices.Collect(maps.Keys(each.ids))
+		told += len(each.ids)
+	}
+	compareAll(o, all)
+	o.store(func(st *store) {
+		leads, err := oneValue[int](st.queries, `SELECT count(*) FROM leads`)
+		must(t, err)
+		equal(t, "leads in the file, and acknowledged", leads, told)
+	})
+	equal(t, "check", o.object("check")["ok"], any(true))
 	t.Logf("%d kills, %d requests answered, %d left open", kills, answers, open)
 	if answers < 10*int64(kills) || open == 0 {
 		t.Error("the kills met no load")
 	}
 }
 
-// compareEverything asks for the last open answers, stops the service, and reads the whole file.
-func compareEverything(o *operator, all []patron, seats int) {
-	o.t.Helper()
-	p := revive(o)
-	compareAll(o, all, seats)
-	askAll(o, p, all)
-	p.stopCleanly()
-	told := 0
-	for _, each := range all {
-		if leads, ok := each.(*leadPatron); ok {
-			leads.fresh = slices.Collect(maps.Keys(leads.ids))
-			told += len(leads.ids)
-		}
-	}
-	compareAll(o, all, seats)
-	o.store(func(st *store) {
-		var leads int
-		if err := st.one(`SELECT count(*) FROM leads`, nil, &leads); err != nil || leads != told {
-			o.t.Errorf("%d leads in the file, %d acknowledged (%v)", leads, told, err)
-		}
-	})
-	if report := o.object("check"); report["ok"] != true {
-		o.t.Errorf("check: %v", report)
-	}
-}
-
 func TestCrash_findsEveryAcknowledgedWriteSynced(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	widget := o.object("widget", "add", "-account", o.account, "Lunch")["id"].(string)
 	key := o.object("license", "add", "-account", o.account, "-product", "kds")["key"].(string)
 	p, trace := serveTraced(t, o)
 	l := link{newClient(t), p.base}
 	device := func(n int) string { return activateBody(key, fmt.Sprint("device-", n)) }
 	lead := func(n int) string { return fmt.Sprintf(`{"type":"newsletter","email":"u%d@example.com"}`, n) }
-	events := func(int) string {
-		return `{"widget":"` + widget + `","events":[{"type":"view"},{"type":"order","item":"soup"}]}`
-	}
 	const writes = 20 // of each kind
 	for _, kind := range []struct {
-		path   string
-		body   func(n int) string
-		status int
-	}{
-		{"/widget/leads", lead, 200},
-		{"/widget/license/activate", device, 200},
-		{"/widget/events", events, 204},
-		{"/widget/license/deactivate", device, 200},
-	} {
+		path string
+		body func(n int) string
+	}{{"/widget/leads", lead}, {"/widget/license/activate", device}, {"/widget/license/deactivate", device}} {
 		for n := range writes {
 			before := trace.syncs()
 			a, err := l.post(kind.path, kind.body(n), "Origin: "+siteOrigin)
-			if err != nil || a.status != kind.status {
+			if err != nil || a.status != 200 {
 				t.Fatalf("%s: %+v %v", kind.path, a, err)
 			}
 			if trace.syncs() == before {
@@ -606,47 +351,34 @@ func (s *sender) hear(email string) error {
 	return nil
 }
 
-// exchange posts leads over one connection, all in one write. When the connection
-// ends with an answer, what was sent behind it is sent again over another, and so is what came so late that the
-// service may have taken the connection for idle.
-func (s *sender) exchange(header string, emails ...string) error {
-	for len(emails) > 0 {
+// exchange posts a lead over the connection, unless that is to end. What came so late that the service may have taken
+// the connection for idle is sent again over another.
+func (s *sender) exchange(header, email string) error {
+	for {
 		// One on which nothing was sent for a while may be taken for idle, though only we were slow to read.
 		if s.conn == nil || time.Since(s.sent) > drainQuiet/2 {
 			if err := s.dial(); err != nil {
 				return err
 			}
 		}
-		text := ""
-		for _, email := range emails {
-			text += leadOf(email, header)
-		}
 		last := s.sent
 		s.sent = time.Now()
-		_, err := io.WriteString(s.conn, text)
+		_, err := io.WriteString(s.conn, leadOf(email, header))
 		late := time.Since(last) > lateInterval // a busy machine has had it wait
-		if err != nil && !late {
-			return fmt.Errorf("%s can't be sent: %w", emails[0], err)
+		if err == nil {
+			err = s.hear(email)
 		}
-		for len(emails) > 0 {
-			err := s.hear(emails[0])
-			if err != nil && err != errTold && !late {
-				return err
-			}
-			if err == nil || err == errTold {
-				emails, late = emails[1:], false // the service has taken them
-			}
-			if err != nil {
-				s.hangUp()
-				break
-			}
+		if err != nil {
+			s.hangUp()
+		}
+		if err == nil || err == errTold || !late {
+			return err
 		}
 	}
-	return nil
 }
 
-// sendUntil sends groups of leads until it is told to end.
-func (s *sender) sendUntil(end <-chan struct{}, name, header string, group int) {
+// sendUntil sends leads until it is told to end.
+func (s *sender) sendUntil(end <-chan struct{}, name, header string) {
 	defer s.hangUp()
 	for n := 0; ; n++ {
 		select {
@@ -654,11 +386,7 @@ func (s *sender) sendUntil(end <-chan struct{}, name, header string, group int) 
 			return
 		default:
 		}
-		var emails []string
-		for i := range group {
-			emails = append(emails, fmt.Sprintf("%s-%d-%d@example.com", name, n, i))
-		}
-		if err := s.exchange(header, emails...); err != nil {
+		if err := s.exchange(header, fmt.Sprintf("%s-%d@example.com", name, n)); err != nil && err != errTold {
 			s.t.Error(err)
 			return
 		}
@@ -668,58 +396,6 @@ func (s *sender) sendUntil(end <-chan struct{}, name, header string, group int) 
 // lateInterval is how long after the signal a request must have been sent, so that
 // nobody could have taken its connection for one that is quiet.
 const lateInterval = drainQuiet * 8 / 10
-
-// sendLate sends a request over a connection that was open and idle when the service was told to stop, after
-// a pause, and reports whether it was in time.
-func (s *sender) sendLate(signalled <-chan time.Time, pause time.Duration, email string) bool {
-	defer s.hangUp()
-	at := <-signalled
-	time.Sleep(pause)
-	_, err := io.WriteString(s.conn, leadOf(email, ""))
-	if time.Since(at) > lateInterval {
-		return false
-	}
-	if err == nil {
-		err = s.hear(email)
-	}
-	if err != nil && err != errTold {
-		s.t.Error(err)
-	}
-	return true
-}
-
-// restart stops a service while late requests come, and starts the next one.
-func (u *socketUnit) restart(t *testing.T, p *process, round int, all *acknowledged,
-	choices *rand.Rand) (next *process, late int) {
-	t.Helper()
-	signalled, inTime := make(chan time.Time), make(chan bool)
-	const connections = 4
-	for i := range connections {
-		s := &sender{t: t, addr: u.addr, all: all}
-		must(t, s.dial())
-		if i%2 == 0 { // one that was used, else one that was only opened
-			must(t, s.exchange("", fmt.Sprintf("early-%d-%d@example.com", round, i)))
-		}
-		pause := time.Duration(choices.Int64N(int64(lateInterval / 2)))
-		go func() { inTime <- s.sendLate(signalled, pause, fmt.Sprintf("late-%d-%d@example.com", round, i)) }()
-	}
-	time.Sleep(time.Duration(choices.Int64N(int64(50 * time.Millisecond))))
-	began := time.Now()
-	must(t, p.cmd.Process.Signal([]os.Signal{syscall.SIGTERM, os.Interrupt}[round%2]))
-	for range connections {
-		signalled <- began
-	}
-	if err := p.end(); err != nil {
-		t.Errorf("ended with %v\n%s", err, p.log.String())
-	}
-	next = u.start()
-	for range connections {
-		if <-inTime {
-			late++
-		}
-	}
-	return next, late
-}
 
 // A service tells systemd when it serves and when it stops, and nothing else (sd_notify(3)): once it is ready, it
 // answers, and so does its socket for 'widgetd status'. After a kill the next start notes that nobody has asked for it.
@@ -763,32 +439,30 @@ func TestRestart_underLoadAnswersEveryRequestAndRefusesNone(t *testing.T) {
 	var all acknowledged
 	end := make(chan struct{})
 	var load sync.WaitGroup
-	for kind, how := range map[string]struct {
-		header string
-		group  int
-	}{"kept": {"", 1}, "pipelined": {"", 3}, "fresh": {"Connection: close\r\n", 1}} {
-		for i := range 3 {
+	for kind, header := range map[string]string{"kept": "", "fresh": "Connection: close\r\n"} {
+		for i := range 4 {
 			load.Go(func() {
 				s := &sender{t: t, addr: u.addr, all: &all}
-				s.sendUntil(end, fmt.Sprint(kind, i), how.header, how.group)
+				s.sendUntil(end, fmt.Sprint(kind, i), header)
 			})
 		}
 	}
-	restarts, late, choices := size(3, 30), 0, random(t, 0)
+	restarts, choices := size(3, 30), random(t, 0)
 	for round := range restarts {
-		next, inTime := u.restart(t, p, round, &all, choices)
-		p, late = next, late+inTime
-		if t.Failed() {
-			break
+		time.Sleep(time.Duration(choices.Int64N(int64(50 * time.Millisecond))))
+		must(t, p.cmd.Process.Signal([]os.Signal{syscall.SIGTERM, os.Interrupt}[round%2]))
+		if err := p.end(); err != nil {
+			t.Fatalf("ended with %v\n%s", err, p.log.String())
 		}
+		p = u.start()
 	}
 	close(end)
 	load.Wait()
 	p.stopCleanly()
 	equal(t, "what is left", dirNames(t, o.dir), []string{"widgetd.db", "widgetd.db-identity", "widgetd.key"})
 	all.check(t, o)
-	t.Logf("%d requests answered, %d of them sent over idle connections after the signal", len(all.ids), late)
-	if late < size(1, restarts) || len(all.ids) < 20*restarts {
+	t.Logf("%d requests answered", len(all.ids))
+	if len(all.ids) < 5*restarts {
 		t.Error("the restarts met no load")
 	}
 }
@@ -859,15 +533,6 @@ func TestRestart_takesItsOwnLogAfterAKillAtAnyStep(t *testing.T) {
 	equal(t, "steps with a log, and with a mark", []int{logs, marks}, []int{7, 6})
 }
 
-func TestRestart_leavesTheSocketOfAnotherProcessAlone(t *testing.T) {
-	t.Parallel()
-	l, err := listenAt(t.TempDir(), "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	_, err = listenAt(t.TempDir(), l.Addr().String())
-	oneLine(t, err, "choose another address with -addr")
-}
-
 // listenAt listens as a service does whose files are in a directory, where systemd has passed a socket to another
 // process.
 func listenAt(dir, addr string) (net.Listener, error) {
@@ -905,38 +570,11 @@ func TestListen_makesAUnixSocketWhereNobodyElseHasPutOne(t *testing.T) {
 	}
 	must(t, l.Close())
 	failIf(t, fileExists(path), "the socket is still there")
-}
-
-// The variable has the end of a line as Windows writes it.
-func TestServe_answersOnAUnixSocketUntilItStops(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	path := filepath.Join(t.TempDir(), "http.sock")
-	env := map[string]string{"WIDGETD_ADDR": "unix:" + path + "\r", "WIDGETD_LOG": "text\r",
-		"WIDGETD_DB": o.env["WIDGETD_DB"] + "\r", "WIDGETD_KEY": o.env["WIDGETD_KEY"] + "\r"}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	log, noted := io.Pipe()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- run(ctx, []string{"serve"}, func(name string) string { return env[name] }, io.Discard, noted)
-		noted.Close()
-	}()
-	lines := bufio.NewScanner(log)
-	for lines.Scan() && !strings.Contains(lines.Text(), "msg=serving addr="+path) {
-		t.Log(lines.Text())
-	}
-	go io.Copy(io.Discard, log)
-	dial := func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", path) }
-	client := &http.Client{Transport: &http.Transport{DialContext: dial}}
-	res, err := client.Get("http://x/livez")
+	taken, err := listenAt(dir, "127.0.0.1:0")
 	must(t, err)
-	equal(t, "status", res.StatusCode, 200)
-	must(t, res.Body.Close())
-	client.CloseIdleConnections()
-	stop()
-	must(t, <-ended)
-	failIf(t, fileExists(path), "the socket is still there")
+	defer taken.Close()
+	_, err = listenAt(dir, taken.Addr().String())
+	oneLine(t, err, "choose another address with -addr")
 }
 
 func TestStop_waitsForWhatIsUnderWayAndNoLonger(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http/httptest"
@@ -20,41 +21,35 @@ type provenService struct {
 	bin string // programs that stand in for others
 }
 
-// startProven starts a service and Litestream, without load. The path of the replica has the epoch in it.
-func startProven(t *testing.T) *provenService {
+// newReplicated makes the directory of a service, and Litestream's configuration as docs/operating.md has it: the path
+// of the replica, below a directory, has the epoch in it.
+func newReplicated(t testing.TB, replica string) *replicated {
 	t.Helper()
-	programsOrSkip(t, "litestream")
-	dir, err := os.MkdirTemp("", "rv") // short: the path of a socket has at most 107 bytes
+	dir, err := os.MkdirTemp("", "ls") // short: the path of a socket has at most 107 bytes
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	data := filepath.Join(dir, "data")
 	must(t, os.Mkdir(data, 0o700))
 	config := strings.Replace(documentBlock(t, "type: file"), "      path: /mnt/backup/widgetd\n",
 		documentBlock(t, "path: /mnt/backup/widgetd/${WIDGETD_EPOCH}"), 1)
-	config = strings.NewReplacer("/var/lib/widgetd", data, "/mnt/backup", filepath.Join(dir, "backup")).Replace(config)
-	writeFile(t, filepath.Join(dir, "litestream.yml"), config)
-	r := &provenService{&replicated{t: t, o: operatorIn(t, data)}, filepath.Join(dir, "bin")}
-	must(t, os.Mkdir(r.bin, 0o700))
-	r.o.addLeads("a@example.com")
-	r.startService()
-	r.stream = r.startAs("0")
+	writeFile(t, filepath.Join(dir, "litestream.yml"), strings.NewReplacer("/var/lib/widgetd", data,
+		"/mnt/backup", cmp.Or(replica, filepath.Join(dir, "backup"))).Replace(config))
+	r := &replicated{t: t, o: &operator{t: t, dir: data, env: filesIn(data)}}
 	t.Cleanup(func() { r.endStream(syscall.SIGKILL) })
 	return r
 }
 
-// startAs starts Litestream with an epoch, and waits until it replicates.
-func (r *provenService) startAs(epoch string) *exec.Cmd {
-	r.t.Helper()
-	stream := exec.Command("env", epochVariable+"="+epoch, "litestream", "replicate", "-config", r.config())
-	stream.Stdout, stream.Stderr = &r.log, &r.log
-	must(r.t, stream.Start())
-	if !soon(func() bool {
-		return exec.Command("litestream", "sync", "-wait", "-socket", filepath.Join(r.o.dir, "litestream.sock"),
-			r.o.env["WIDGETD_DB"]).Run() == nil
-	}) {
-		r.t.Fatalf("Litestream does not replicate\n%s", r.log.String())
-	}
-	return stream
+// startProven starts a service and Litestream, without load.
+func startProven(t *testing.T) *provenService {
+	t.Helper()
+	programsOrSkip(t, "litestream")
+	r := &provenService{newReplicated(t, ""), ""}
+	r.o, r.bin = operatorIn(t, r.o.dir), filepath.Join(filepath.Dir(r.o.dir), "bin")
+	must(t, os.Mkdir(r.bin, 0o700))
+	r.o.addLeads("a@example.com")
+	r.startService()
+	r.startAs("0")
+	return r
 }
 
 // widgetd is a command of its own process.
@@ -123,17 +118,31 @@ func TestReplica_isProvenByRestoringIt(t *testing.T) {
 	failIf(t, len(dirNames(t, elsewhere)) > 0, "left: %v", dirNames(t, elsewhere))
 }
 
-func TestReplica_isNotProvenWhileLitestreamDoesNotRun(t *testing.T) {
+// Against a proof that fills the disk of the service, and one whose disk others fill meanwhile.
+func TestReplica_thatCanNotBeRestoredIsNotGood(t *testing.T) {
 	t.Parallel()
 	takesLong(t, "drives Litestream for seconds")
 	r := startProven(t)
-	r.passes()
-	r.endStream(syscall.SIGTERM)
-	r.fails("what was written does not come to the replica")
-	r.stream = r.startAs("0")
-	r.passes()
-	r.endStream(syscall.SIGKILL)
-	r.fails("what was written does not come to the replica")
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		r.passes()
+		r.endStream(signal)
+		r.fails("what was written does not come to the replica")
+		r.startAs("0")
+	}
+	small := smallDisk(t, 8<<20)
+	r.fails("there is no room to restore it", "-dir", small)
+	filling := smallDisk(t, 80<<20)
+	r.instead(fmt.Sprintf(`case "$*" in *integrity-check*) cat /dev/zero >%s/fill 2>/dev/null ;; esac`, filling))
+	r.fails("restoring it fails", "-dir", filling)
+	for _, disk := range []string{small, filling} {
+		lacks(t, strings.Join(dirNames(t, disk), " "), "proof")
+	}
+	a, err := send(newClient(t), "GET", r.service.base+"/widget/health", "")
+	failIf(t, err != nil || a.status != 200, "health %d, %v", a.status, err)
+	// Truncated just before it is restored, or Litestream, which runs, might write a whole file anew.
+	backup := filepath.Join(filepath.Dir(r.o.dir), "backup")
+	r.instead(`case "$*" in *integrity-check*) find ` + backup + ` -type f -exec truncate -s 200 {} + ;; esac`)
+	r.fails("restoring it fails")
 }
 
 // Against a replica of another database, or of another path, that passes for ours: transactions have numbers only.
@@ -177,37 +186,8 @@ func TestReplica_ofAnEarlierEpochIsNotTakenForOurs(t *testing.T) {
 	r.endStream(syscall.SIGKILL)
 	must(t, os.RemoveAll(filepath.Join(backup, "1-later")))
 	must(t, os.RemoveAll(litestreamPath(r.o.env["WIDGETD_DB"])))
-	r.stream = r.startAs("1-later")
+	r.startAs("1-later")
 	r.passes()
-}
-
-func TestReplica_thatWasTruncatedIsNotGood(t *testing.T) {
-	t.Parallel()
-	takesLong(t, "drives Litestream for seconds")
-	r := startProven(t)
-	r.passes()
-	// Just before it is restored, or Litestream, which runs, might write a whole file anew.
-	backup := filepath.Join(filepath.Dir(r.o.dir), "backup")
-	r.instead(`case "$*" in *integrity-check*) find ` + backup + ` -type f -exec truncate -s 200 {} + ;; esac`)
-	r.fails("restoring it fails")
-}
-
-// Against a proof that fills the disk of the service, and one whose disk others fill meanwhile.
-func TestReplica_proofLeavesRoomAndNoCopy(t *testing.T) {
-	t.Parallel()
-	takesLong(t, "drives Litestream for seconds")
-	r := startProven(t)
-	small := smallDisk(t, 8<<20)
-	r.fails("there is no room to restore it", "-dir", small)
-	filling := smallDisk(t, 80<<20)
-	r.instead(fmt.Sprintf(`case "$*" in *integrity-check*) cat /dev/zero >%s/fill 2>/dev/null ;; esac`, filling))
-	r.fails("restoring it fails", "-dir", filling)
-	for _, disk := range []string{small, filling} {
-		lacks(t, strings.Join(dirNames(t, disk), " "), "proof")
-	}
-	if a, err := send(newClient(t), "GET", r.service.base+"/widget/health", ""); err != nil || a.status != 200 {
-		t.Errorf("health %d, %v", a.status, err)
-	}
 }
 
 // Against a restored copy, which holds everybody's data, that is left behind by a proof that was killed.
@@ -349,13 +329,6 @@ func TestHealth_warnsWhenRestoringWasNotProvenForADay(t *testing.T) {
 	}
 }
 
-// Against a follower that stays down, or one that has stalled for good: its unit keeps it, and no program ends it.
-func TestUnit_ofTheFollowerStartsItAgainWhateverItDoes(t *testing.T) {
-	t.Parallel()
-	contains(t, fileText(t, "deploy/widgetd-follow.service"), "\nRestart=always\n", "\nRuntimeMaxSec=6h\n",
-		"\nOnFailure=widgetd-failed@%n.service\n")
-}
-
 // A follower keeps a copy of the database of a provenService up to date, on a machine of its own.
 type follower struct {
 	r   *provenService
@@ -447,13 +420,6 @@ func TestReplica_followerThatStallsIsAnAlarm(t *testing.T) {
 	must(t, f.cmd.Process.Signal(syscall.Signal(0)))
 }
 
-// awaitReplica waits until the replica has everything.
-func (r *provenService) awaitReplica() {
-	r.t.Helper()
-	must(r.t, exec.Command("litestream", "sync", "-wait", "-socket", filepath.Join(r.o.dir, "litestream.sock"),
-		r.o.env["WIDGETD_DB"]).Run())
-}
-
 // Against the status command opening the copy on a standby, which nobody may.
 func TestStatus_asksTheStandbyAndOpensNoDatabase(t *testing.T) {
 	t.Parallel()
@@ -467,11 +433,12 @@ func TestStatus_asksTheStandbyAndOpensNoDatabase(t *testing.T) {
 	p := start(t, cmd)
 	status := func(more ...string) string { // of the same version
 		args := append([]string{"status", "-db", db, "-key", o.env["WIDGETD_KEY"]}, more...)
-		out, _ := exec.Command(builtProgram(t), args...).CombinedOutput()
-		return string(out)
+		cmd := exec.Command(builtProgram(t), args...)
+		out, _ := cmd.CombinedOutput()
+		return fmt.Sprint(string(out), "exit status ", cmd.ProcessState.ExitCode())
 	}
 	contains(t, status(), "health       pass: this machine is the standby\n", "needs doing      none\n")
-	contains(t, status("-check"), "ok: nothing needs doing")
+	contains(t, status("-check"), "ok: nothing needs doing", "exit status 0")
 	for path, want := range map[string]string{
 		"/v1/widget/health": `,"output":"this machine is the standby","standby":true,"checks":{}}`,
 		"/livez":            "200 alive\n",
@@ -482,7 +449,7 @@ func TestStatus_asksTheStandbyAndOpensNoDatabase(t *testing.T) {
 		equal(t, path+": it may be cached", a.header.Get("Cache-Control"), "no-store")
 	}
 	must(t, p.stop(syscall.SIGTERM))
-	contains(t, status("-check"), "the service is not running")
+	contains(t, status("-check"), "the service is not running", fmt.Sprint("exit status ", int(exitNotRunning)))
 	equal(t, "the database", fileText(t, db), "pages of different transactions")
 }
 
@@ -497,25 +464,6 @@ type replicated struct {
 	confirmed map[string]string // what was acknowledged before replication was last confirmed
 }
 
-// startReplicated starts service, Litestream and load.
-func startReplicated(t testing.TB) *replicated {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "ls") // short: the path of a socket has at most 107 bytes
-	must(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	data := filepath.Join(dir, "data")
-	must(t, os.Mkdir(data, 0o700))
-	config := strings.NewReplacer("/var/lib/widgetd", data, "/mnt/backup", filepath.Join(dir, "backup")).
-		Replace(documentBlock(t, "type: file"))
-	writeFile(t, filepath.Join(dir, "litestream.yml"), config)
-	r := &replicated{t: t, o: operatorIn(t, data)}
-	r.startService()
-	r.startStream()
-	r.load = startLoad(t, r.service.base, "first", 4, 3*time.Millisecond)
-	t.Cleanup(func() { r.endStream(syscall.SIGTERM) })
-	return r
-}
-
 func (r *replicated) config() string {
 	return filepath.Join(filepath.Dir(r.o.dir), "litestream.yml")
 }
@@ -528,11 +476,37 @@ func (r *replicated) startService() {
 	}
 }
 
-func (r *replicated) startStream() {
+// startStream starts Litestream with an epoch, and startAs waits until it replicates.
+func (r *replicated) startStream(epoch string) {
 	r.t.Helper()
-	r.stream = exec.Command("litestream", "replicate", "-config", r.config())
+	r.stream = exec.Command("env", epochVariable+"="+epoch, "litestream", "replicate", "-config", r.config())
 	r.stream.Stdout, r.stream.Stderr = &r.log, &r.log
 	must(r.t, r.stream.Start())
+}
+
+func (r *replicated) startAs(epoch string) {
+	r.t.Helper()
+	r.startStream(epoch)
+	r.awaitReplica()
+}
+
+// awaitReplica waits until the replica has everything.
+func (r *replicated) awaitReplica() {
+	r.t.Helper()
+	if !soon(func() bool { // it may just be starting
+		return exec.Command("litestream", "sync", "-wait", "-socket", filepath.Join(r.o.dir, "litestream.sock"),
+			r.o.env["WIDGETD_DB"]).Run() == nil
+	}) {
+		r.t.Fatalf("replication is not confirmed\n%s", r.log.String())
+	}
+}
+
+// confirm lets Litestream replicate everything and notes what that holds.
+func (r *replicated) confirm() {
+	r.t.Helper()
+	before := r.load.sofar()
+	r.awaitReplica()
+	r.confirmed = before
 }
 
 func (r *replicated) endStream(signal syscall.Signal) {
@@ -544,44 +518,14 @@ func (r *replicated) endStream(signal syscall.Signal) {
 	r.stream = nil
 }
 
-// confirm lets Litestream replicate everything and notes what that holds.
-func (r *replicated) confirm() {
-	r.t.Helper()
-	before := r.load.sofar()
-	var out []byte
-	var err error
-	if !soon(func() bool { // it may just be starting
-		cmd := exec.Command("litestream", "sync", "-wait", "-socket", filepath.Join(r.o.dir, "litestream.sock"),
-			r.o.env["WIDGETD_DB"])
-		out, err = cmd.CombinedOutput()
-		return err == nil
-	}) {
-		r.t.Fatalf("replication is not confirmed: %v %s\n%s", err, out, r.log.String())
-	}
-	r.confirmed = before
-}
-
-// loseDisk ends everything at once and removes what the service and Litestream had
-// on the disk, but for the key file, of which the operator has a copy.
-func (r *replicated) loseDisk() {
-	r.t.Helper()
-	r.endStream(syscall.SIGKILL)
-	r.service.stop(syscall.SIGKILL)
-	r.load.stop()
-	for _, name := range dirNames(r.t, r.o.dir) {
-		if name != "widgetd.key" {
-			must(r.t, os.RemoveAll(filepath.Join(r.o.dir, name)))
-		}
-	}
-}
-
 // restore does what docs/operating.md says.
 func (r *replicated) restore() {
 	r.t.Helper()
 	program, err := exec.LookPath("litestream")
 	must(r.t, err)
 	asked := asOnAServer(r.t, r.o, documentBlock(r.t, "restore -replica"),
-		map[string]string{"litestream": fmt.Sprintf("LITESTREAM_CONFIG=%s exec %s \"$@\"", r.config(), program)})
+		map[string]string{"litestream": fmt.Sprintf("%s=0 LITESTREAM_CONFIG=%s exec %s \"$@\"", epochVariable,
+			r.config(), program)})
 	if asked != "stop widgetd.socket widgetd.service litestream\nstart litestream widgetd.socket widgetd.service\n" {
 		r.t.Errorf("systemd was asked %q", asked)
 	}
@@ -600,54 +544,38 @@ func (r *replicated) compare(when string) {
 		len(r.confirmed), len(lacks), len(r.load.ids)-len(r.confirmed), len(later)-len(lacks), leads)
 }
 
+// The service and Litestream are killed while others write, and their disk is lost, but for the key file.
 func TestLitestream_givesBackWhatItConfirmedAfterTheDiskIsLost(t *testing.T) {
 	t.Parallel()
 	takesLong(t, "drives Litestream for seconds")
-	programsOrSkip(t, "litestream")
-	r := startReplicated(t)
-	r.load.grows(size(30, 200))
-	r.confirm()
-	for _, again := range []struct {
-		stream, service syscall.Signal // 0: goes on
-	}{
-		{stream: syscall.SIGTERM}, {stream: syscall.SIGKILL}, {service: syscall.SIGTERM}, {service: syscall.SIGKILL},
-		{syscall.SIGTERM, syscall.SIGTERM}, {syscall.SIGKILL, syscall.SIGKILL},
-		{stream: syscall.SIGTERM}, {stream: syscall.SIGKILL},
-	} {
-		if again.stream != 0 {
-			r.endStream(again.stream)
-			r.load.grows(size(20, 150)) // while nobody replicates
-		}
-		if again.service != 0 {
-			if err := r.service.stop(again.service); err != nil && again.service == syscall.SIGTERM {
-				t.Errorf("the service ended with %v\n%s", err, r.service.log.String())
-			}
-			r.startService()
-			r.load.grows(size(20, 150))
-		}
-		if again.stream != 0 {
-			r.startStream()
-		}
+	r := startProven(t)
+	r.load = startLoad(t, r.service.base, "first", 4, 3*time.Millisecond)
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		r.load.grows(size(30, 200))
+		r.endStream(signal)
+		r.load.grows(size(20, 150)) // while nobody replicates
+		r.service.stop(signal)
+		r.startService()
+		r.startAs("0")
 		r.load.grows(size(20, 150))
 		r.confirm()
 	}
 	r.load.grows(size(10, 50))
-	r.loseDisk()
+	r.endStream(syscall.SIGKILL)
+	r.service.stop(syscall.SIGKILL)
+	r.load.stop()
+	for _, name := range dirNames(t, r.o.dir) {
+		if name != "widgetd.key" {
+			must(t, os.RemoveAll(filepath.Join(r.o.dir, name)))
+		}
+	}
 	r.restore()
 	r.compare("after losing the disk")
 
 	// And the restored one is replicated again.
 	r.startService()
-	r.startStream()
-	r.load = startLoad(t, r.service.base, "again", 4, 3*time.Millisecond)
-	r.load.take(r.confirmed)
-	r.load.grows(size(30, 200))
-	r.confirm()
-	r.endStream(syscall.SIGKILL)
-	r.service.stop(syscall.SIGKILL)
-	r.load.stop()
-	r.restore()
-	r.compare("after restoring again")
+	r.startAs("0")
+	r.passes()
 }
 
 // restoreKills are the system calls that a restore is killed at instead of making them: the first one on a file of the
