@@ -675,12 +675,7 @@ type link struct {
 type told struct {
 	status   int
 	replayed bool
-	OK       bool
 	ID       string
-	Code     string
-	Token    string
-	Valid    bool
-	Released bool
 }
 
 // post sends a request. An error means that nobody knows whether it was done.

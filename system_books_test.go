@@ -71,12 +71,8 @@ func newKilledBookkeeper(t *testing.T, product string) *killedBookkeeper {
 }
 
 // startKilledBookkeeper makes one whose account is not connected yet, with the applications of both products.
-func startKilledBookkeeper(t testing.TB) *killedBookkeeper { return killedBookkeeperOf(newOperator(t)) }
-
-// killedBookkeeperOf is startKilledBookkeeper with the file of an operator.
-func killedBookkeeperOf(o *operator) *killedBookkeeper {
-	t := o.t
-	k := &killedBookkeeper{killed: newKilled(o)}
+func startKilledBookkeeper(t testing.TB) *killedBookkeeper {
+	k := &killedBookkeeper{killed: newKilled(newOperator(t))}
 	k.xero, k.fortnox = makeXeroFake(t, k.now, k.web.URL), makeFortnoxFake(t, k.now, k.web.URL)
 	k.xero.app.clientSecret = "s+cret/of:the-app~"
 	k.vendor = func(r *http.Request) (http.Handler, string) { return k.fake(r), k.kindOf(r.Method, r.URL.Path) }
