@@ -366,3 +366,15 @@ func TestReleased_seesWhatWouldBreakAClient(t *testing.T) {
 		}
 	}
 }
+
+func TestReleased_asksForPlacesInAPathAndNotForTheirNames(t *testing.T) {
+	t.Parallel()
+	text := embedded("web/openapi.json")
+	renamed := strings.NewReplacer("{id}", "{any}", `"name": "id"`, `"name": "any"`).Replace(text)
+	var doc node
+	must(t, json.Unmarshal([]byte(renamed), &doc))
+	if get(doc, doc, "paths", "/licenses/{any}") == nil {
+		t.Fatal("nothing is renamed")
+	}
+	equal(t, "faults", brokenPromises(openapiDocument(), doc), nil)
+}

@@ -525,24 +525,6 @@ func BenchmarkWebhooks_writing(b *testing.B) {
 	}
 }
 
-// BenchmarkWebhooks_idle measures the memory of a thousand webhooks that get nothing.
-func BenchmarkWebhooks_idle(b *testing.B) {
-	for b.Loop() {
-		s := newService(b, admitLoopback)
-		accounts, urls := s.addAccounts(100), make([]string, 1000)
-		for i := range urls {
-			urls[i] = fmt.Sprintf("https://receiver%d.example.com/hooks/widgetd", i)
-		}
-		s.subscribeAll(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated,
-			eventLicenseCreated)
-		reportHeap := measureHeap(b)
-		w := webhookWorkerOf(s.server)
-		w.reload()
-		reportHeap()
-		equal(b, "webhooks", len(w.senders), len(urls))
-	}
-}
-
 // newBusyShop makes a shop on real sockets.
 func newBusyShop(b *testing.B) *shop {
 	s := &shop{faults: map[string][]providerFault{}, method: methodCard, currency: "CHF"}

@@ -104,7 +104,8 @@ func (o *operator) try(args ...string) (string, error) {
 	run := func() error {
 		stdout.Reset()
 		stderr.Reset()
-		e := newEnv(o.t.Context(), func(name string) string { return o.env[name] }, &stdout, &stderr)
+		getenv := func(name string) string { return o.env[name] + "\r" } // as in a file that was edited on Windows
+		e := newEnv(o.t.Context(), getenv, &stdout, &stderr)
 		e.shared, e.synchronised = o.database(args), func() bool { return !o.clockUnknown }
 		return e.dispatch(args)
 	}

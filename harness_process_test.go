@@ -676,6 +676,10 @@ type told struct {
 	status   int
 	replayed bool
 	ID       string
+	Code     string
+	Token    string
+	Valid    bool
+	Released bool
 }
 
 // post sends a request. An error means that nobody knows whether it was done.

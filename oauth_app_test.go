@@ -106,6 +106,36 @@ func TestRedirectURI_isOneOfTheKindsOwn(t *testing.T) {
 	}
 }
 
+func FuzzRedirectURI(f *testing.F) {
+	for _, uri := range slices.AppendSeq(wrongRedirects, maps.Keys(redirects)) {
+		f.Add(uri)
+	}
+	f.Fuzz(func(t *testing.T, uri string) {
+		for _, kind := range registeredKinds {
+			code, _ := checkRedirectURI(kind, uri)
+			if code != "" {
+				continue
+			}
+			u, err := url.Parse(uri)
+			if err != nil || u.User != nil || u.Fragment != "" || strings.ContainsAny(uri, "#\\* \"<>") ||
+				len(uri) > maxAppURL {
+				t.Fatalf("%s takes %q: %v", kind, uri, err)
+			}
+			for _, b := range []byte(uri) {
+				if b <= ' ' || b > '~' {
+					t.Fatalf("%s takes %q", kind, uri)
+				}
+			}
+			local := u.Scheme == "http" && (u.Hostname() == "127.0.0.1" || u.Hostname() == "::1")
+			private := strings.Contains(u.Scheme, ".")
+			if u.Scheme != "https" && (kind != appInstalled || !local && !private) || u.Scheme == "https" &&
+				u.Host == "" {
+				t.Fatalf("%s takes %q", kind, uri)
+			}
+		}
+	})
+}
+
 func TestApp_ofAnAccountAreAtMostTwenty(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -30,8 +30,15 @@ func untrue(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errUntrue}, args...)...)
 }
 
-// A leadPatron is a client that posts leads, with or without an Idempotency-Key: it has one request on its way at a
-// time, and remembers what it was told.
+// A patron is one client: it has one request on its way at a time, and remembers what it was told.
+type patron interface {
+	step(link) error      // one request; an error: no answer came, and it may have been done
+	open() bool           // an answer is missing
+	compare(*store) error // holds the file against what it was told
+	ask(link) error       // asks again for the answer that is missing
+}
+
+// A leadPatron posts leads, with or without an Idempotency-Key.
 type leadPatron struct {
 	name    string
 	keyed   bool
@@ -61,7 +68,8 @@ func (p *leadPatron) post(l link, email string) error {
 	return nil
 }
 
-// step posts one lead more. An error: no answer came, and it may have been kept.
+func (p *leadPatron) open() bool { return p.missing != "" }
+
 func (p *leadPatron) step(l link) error {
 	p.n++
 	return p.post(l, fmt.Sprintf("%s-%d@example.com", p.name, p.n))
@@ -85,7 +93,6 @@ func (p *leadPatron) ask(l link) error {
 	return nil
 }
 
-// compare holds the file against what it was told.
 func (p *leadPatron) compare(st *store) error {
 	for _, email := range append([]string{p.missing}, p.fresh...) {
 		var n int
@@ -104,8 +111,175 @@ func (p *leadPatron) compare(st *store) error {
 	return nil
 }
 
+// A clickPatron reports clicks on a widget of its own, each under a key of its own.
+type clickPatron struct {
+	widget  string
+	n       int  // the number of the last report
+	missing bool // its answer did not come
+	clicks  int  // acknowledged
+}
+
+func (p *clickPatron) report(l link, n int) error {
+	a, err := l.post("/widget/events", `{"widget":"`+p.widget+`","events":[{"type":"click","item":"soup"}]}`,
+		fmt.Sprintf("Idempotency-Key: %s-%d", p.widget, n), "Origin: "+siteOrigin)
+	first := p.missing && n == p.n
+	if err == nil && (a.status != 204 || !first && !a.replayed) {
+		err = untrue("click %d: %+v", n, a)
+	}
+	if err == nil && first {
+		p.missing, p.clicks = false, p.clicks+1
+	}
+	return err
+}
+
+func (p *clickPatron) open() bool { return p.missing }
+
+func (p *clickPatron) step(l link) error {
+	p.n, p.missing = p.n+1, true
+	return p.report(l, p.n)
+}
+
+func (p *clickPatron) ask(l link) error {
+	if p.n == 0 {
+		return nil
+	}
+	return p.report(l, p.n)
+}
+
+func (p *clickPatron) compare(st *store) error {
+	var clicks, ofItems int
+	err := st.one(`SELECT (SELECT coalesce(sum(clicks), 0) FROM widget_counts WHERE widget_id = ?1),
+		(SELECT coalesce(sum(clicks), 0) FROM item_counts WHERE widget_id = ?1)`, []any{p.widget}, &clicks, &ofItems)
+	if err == nil && (clicks < p.clicks || clicks > p.clicks+oneIf[p.missing] || clicks != ofItems) {
+		err = untrue("%d clicks were acknowledged, missing %v; the widget has %d, its items %d", p.clicks, p.missing,
+			clicks, ofItems)
+	}
+	return err
+}
+
+// A seatPatron is a device that takes a seat of a licence which has fewer seats
+// than devices, is verified, and gives the seat back.
+type seatPatron struct {
+	license, key, fingerprint string
+
+	turn    int
+	path    string // of the request whose answer did not come; "": none
+	idemKey string // of the last activation
+	active  bool   // as last told, or found in the file after an answer that did not come
+	taken   int    // how often it took a seat
+	token   string
+}
+
+func (p *seatPatron) send(l link) error {
+	var headers []string
+	if p.path == activatePath && p.idemKey != "" {
+		headers = append(headers, "Idempotency-Key: "+p.idemKey)
+	}
+	a, err := l.post(p.path, activateBody(p.key, p.fingerprint), headers...)
+	switch {
+	case err != nil:
+		return err
+	case p.path == activatePath && a.status == 200 && (a.replayed || a.Code == "already_active") == p.active:
+		if !p.active {
+			p.taken++
+		}
+		p.token, p.active = a.Token, true
+	case p.path == activatePath && a.status == 409 && a.Code == "seat_limit_reached" && !p.active:
+	case p.path == deactivatePath && a.status == 200 && a.Released == p.active:
+		p.active = false
+	default:
+		return untrue("%s of %s, which was active: %v: %+v", p.path, p.fingerprint, p.active, a)
+	}
+	p.path = ""
+	return nil
+}
+
+// verify shows the token of the last lease: it must be known, and the answer true.
+func (p *seatPatron) verify(l link) error {
+	if p.token == "" {
+		return nil
+	}
+	a, err := l.post("/widget/license/verify", `{}`, bearer(p.token))
+	want := map[bool]string{true: "valid", false: "device_released"}[p.active]
+	if err == nil && (a.status != 200 || a.Valid != p.active || a.Code != want) {
+		return untrue("verify of %s, which was active: %v: %+v", p.fingerprint, p.active, a)
+	}
+	return err
+}
+
+func (p *seatPatron) step(l link) error {
+	p.turn++
+	switch {
+	case p.turn%2 == 0:
+		return p.verify(l)
+	case p.active:
+		p.path = deactivatePath
+		return p.send(l)
+	}
+	p.path, p.idemKey = activatePath, ""
+	if p.turn%4 == 1 {
+		p.idemKey = fmt.Sprint(p.fingerprint, "-", p.turn)
+	}
+	return p.send(l)
+}
+
+func (p *seatPatron) open() bool { return p.path != "" }
+
+func (p *seatPatron) ask(l link) error {
+	if p.path != "" {
+		if err := p.send(l); err != nil {
+			return err
+		}
+	}
+	return p.verify(l)
+}
+
+func (p *seatPatron) compare(st *store) error {
+	hash := fingerprintHash(p.fingerprint)
+	d, err := orNil(st.deviceByFingerprint(p.license, hash[:]))
+	if err != nil {
+		return err
+	}
+	active, taken, events, released := false, 0, 0, 0
+	if d != nil {
+		active, taken = d.State == deviceActive, int(d.Activations)
+		err := st.one(`SELECT count(*) FILTER (WHERE type IN ('device.activated', 'device.reactivated')),
+			count(*) FILTER (WHERE type = 'device.released') FROM events WHERE json_extract(data, '$.device_id') = ?`,
+			[]any{d.ID}, &events, &released)
+		if err != nil {
+			return err
+		}
+	}
+	asTold := active == p.active && taken == p.taken
+	done := p.path == activatePath && active && !p.active && taken == p.taken+1 ||
+		p.path == deactivatePath && !active && p.active && taken == p.taken
+	if held := taken - released; !asTold && !done || events != taken || held != map[bool]int{true: 1}[active] {
+		return untrue("%s: told active %v after %d activations, %q open; in the file active %v after %d, "+
+			"with %d events and %d of release",
+			p.fingerprint, p.active, p.taken, p.path, active, taken, events, released)
+	}
+	p.active, p.taken = active, taken
+	return nil
+}
+
+// newPatrons are clients of every kind, and the widgets and the licence that they need.
+func newPatrons(o *operator, seats int) (all []patron) {
+	o.do("account", "set-rate", o.account, "1000000")
+	for i := range 4 {
+		widget := o.object("widget", "add", "-account", o.account, fmt.Sprint("Widget ", i))["id"].(string)
+		all = append(all, &leadPatron{name: fmt.Sprint("c", i), keyed: i%2 == 1, ids: map[string]string{}},
+			&clickPatron{widget: widget})
+	}
+	added := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", fmt.Sprint(seats))
+	for i := range 2 * seats {
+		all = append(all, &seatPatron{license: added["id"].(string), key: added["key"].(string),
+			fingerprint: fmt.Sprint("device-", i)})
+	}
+	return all
+}
+
 // compareAll holds the file against what all were told, and against what must hold whatever they were told.
-func compareAll(o *operator, all []*leadPatron) {
+func compareAll(o *operator, all []patron, seats int) {
 	o.t.Helper()
 	o.store(func(st *store) {
 		for _, p := range all {
@@ -113,22 +287,25 @@ func compareAll(o *operator, all []*leadPatron) {
 				o.t.Error(err)
 			}
 		}
-		var leads, created int
-		must(o.t, st.one(`SELECT (SELECT count(*) FROM leads),
-			(SELECT count(DISTINCT subject_id) FROM events WHERE type = 'lead.created')`, nil, &leads, &created))
-		equal(o.t, "leads with an event", created, leads)
+		var most, leads, created, clones int
+		must(o.t, st.one(`SELECT (SELECT coalesce(max(seats_used), 0) FROM v_licenses), (SELECT count(*) FROM leads),
+			(SELECT count(DISTINCT subject_id) FROM events WHERE type = 'lead.created'),
+			(SELECT count(*) FROM events WHERE type = 'device.clone_suspected')`, nil, &most, &leads, &created,
+			&clones))
+		failIf(o.t, most > seats || leads != created || clones != 0,
+			"%d seats taken, %d leads with %d events, %d suspected clones", most, leads, created, clones)
 	})
 }
 
 // reviveAll starts the service, whose first answer, once it says that it serves, must be a health of 200. Then every
 // patron asks again for the answer that it lacks.
-func reviveAll(o *operator, all []*leadPatron) *process {
+func reviveAll(o *operator, all []patron, seats int) *process {
 	o.t.Helper()
 	p, client := serveProcess(o.t, o), newClient(o.t)
 	defer client.CloseIdleConnections()
 	a, err := send(client, "GET", p.base+"/widget/health", "")
 	failIf(o.t, err != nil || a.status != 200, "health after a start: %v %v", a, err)
-	compareAll(o, all)
+	compareAll(o, all, seats)
 	var asked sync.WaitGroup
 	for _, each := range all {
 		asked.Go(func() {
@@ -143,7 +320,7 @@ func reviveAll(o *operator, all []*leadPatron) *process {
 
 // loadUntil has every patron send until the service answers no more, and returns how often it did. kill is called
 // after some answers.
-func loadUntil(t *testing.T, p *process, all []*leadPatron, answers int64, kill func()) int64 {
+func loadUntil(t *testing.T, p *process, all []patron, answers int64, kill func()) int64 {
 	var load sync.WaitGroup
 	var got atomic.Int64
 	killing := make(chan struct{})
@@ -186,16 +363,13 @@ func killWhileStarting(o *operator, moment time.Duration) {
 func TestCrash_atAnyMomentLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	o.do("account", "set-rate", o.account, "1000000")
-	var all []*leadPatron
-	for i := range 12 {
-		all = append(all, &leadPatron{name: fmt.Sprint("c", i), keyed: i%2 == 1, ids: map[string]string{}})
-	}
+	const seats = 3 // half as many as devices
+	all := newPatrons(o, seats)
 	open, answers, kills, choices := 0, int64(0), size(4, 30), random(t, 0)
 	upTo := func(most time.Duration) time.Duration { return time.Duration(choices.Int64N(int64(most))) }
 	for n := range kills {
-		p := reviveAll(o, all)
-		compareAll(o, all)
+		p := reviveAll(o, all, seats)
+		compareAll(o, all, seats)
 		answers += loadUntil(t, p, all, 20+choices.Int64N(100), func() {
 			if n%2 == 1 {
 				p.cmd.Process.Signal(syscall.SIGTERM)
@@ -208,19 +382,21 @@ func TestCrash_atAnyMomentLosesAndDoublesNothing(t *testing.T) {
 			killWhileStarting(o, upTo(40*time.Millisecond))
 		}
 		for _, each := range all {
-			open += oneIf[each.missing != ""]
+			open += oneIf[each.open()]
 		}
 		if t.Failed() {
 			t.Fatalf("after kill %d", n)
 		}
 	}
-	reviveAll(o, all).stopCleanly()
+	reviveAll(o, all, seats).stopCleanly()
 	told := 0
 	for _, each := range all {
-		each.fresh = slices.Collect(maps.Keys(each.ids))
-		told += len(each.ids)
+		if leads, ok := each.(*leadPatron); ok {
+			leads.fresh = slices.Collect(maps.Keys(leads.ids))
+			told += len(leads.ids)
+		}
 	}
-	compareAll(o, all)
+	compareAll(o, all, seats)
 	o.store(func(st *store) {
 		leads, err := oneValue[int](st.queries, `SELECT count(*) FROM leads`)
 		must(t, err)
@@ -236,20 +412,23 @@ func TestCrash_atAnyMomentLosesAndDoublesNothing(t *testing.T) {
 func TestCrash_findsEveryAcknowledgedWriteSynced(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
+	widget := o.object("widget", "add", "-account", o.account, "Lunch")["id"].(string)
 	key := o.object("license", "add", "-account", o.account, "-product", "kds")["key"].(string)
 	p, trace := serveTraced(t, o)
 	l := link{newClient(t), p.base}
 	device := func(n int) string { return activateBody(key, fmt.Sprint("device-", n)) }
 	lead := func(n int) string { return fmt.Sprintf(`{"type":"newsletter","email":"u%d@example.com"}`, n) }
+	events := func(int) string { return `{"widget":"` + widget + `","events":[{"type":"order","item":"soup"}]}` }
 	const writes = 20 // of each kind
 	for _, kind := range []struct {
 		path string
 		body func(n int) string
-	}{{"/widget/leads", lead}, {"/widget/license/activate", device}, {"/widget/license/deactivate", device}} {
+	}{{"/widget/leads", lead}, {"/widget/license/activate", device}, {"/widget/events", events},
+		{"/widget/license/deactivate", device}} {
 		for n := range writes {
 			before := trace.syncs()
 			a, err := l.post(kind.path, kind.body(n), "Origin: "+siteOrigin)
-			if err != nil || a.status != 200 {
+			if err != nil || a.status/100 != 2 {
 				t.Fatalf("%s: %+v %v", kind.path, a, err)
 			}
 			if trace.syncs() == before {
