@@ -73,6 +73,7 @@ func TestBooksHTTP_anOwnerConnectsMapsSeesAndSends(t *testing.T) {
 		k.asked("POST", export+"/reverse", "").is(409, "export_state")
 		k.asked("POST", at+"/exports/exp_1/retry", "").is(404, "export_not_found")
 		k.until("2000-01-02 06:00")
+		k.asked("GET", at+day, "").is(200).contains(`"final":true`)
 		k.asked("POST", export+"/retry", "").is(200)
 		k.remap(func(*bookMapping) {})
 		k.work(time.Minute)
